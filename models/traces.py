@@ -7,6 +7,7 @@ tokens it will generate. Arrival times start at zero. This file does not know wh
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -118,7 +119,7 @@ def _read(source: str) -> tuple[str, str]:
     path = Path(source)
     if path.suffix not in (".csv", ".jsonl"):
         known = ", ".join([*BUNDLED, SHIFTING_MIX])
-        raise ConfigError(f"trace {source}: neither a bundled trace ({known}) nor a .csv (Azure) or .jsonl (Mooncake) file")
+        raise ConfigError(f"trace {source}: neither bundled ({known}) nor a .csv (Azure) or .jsonl (Mooncake) file")
     try:
         return path.read_text("utf-8"), source
     except OSError as error:
@@ -145,8 +146,9 @@ def _azure_rows(path: str, text: str) -> Iterator[Row]:
             # fromisoformat reads at most six digits of a fraction; the file has seven.
             moment = datetime.fromisoformat(row[0][:26]).replace(tzinfo=UTC).timestamp()
         except ValueError as error:
-            raise ConfigError(f"{path}, row {number}: TIMESTAMP is {row[0]!r}; expected YYYY-MM-DD HH:MM:SS.f") from error
-        yield number, moment, _tokens(path, number, AZURE_HEADER[1], row[1]), _tokens(path, number, AZURE_HEADER[2], row[2])
+            raise ConfigError(f"{path}, row {number}: TIMESTAMP is {row[0]!r}; expected Y-M-D HH:MM:SS.f") from error
+        lengths = [_tokens(path, number, AZURE_HEADER[k], row[k]) for k in (1, 2)]
+        yield number, moment, lengths[0], lengths[1]
 
 
 def _mooncake_rows(path: str, text: str) -> Iterator[Row]:
@@ -165,8 +167,8 @@ def _mooncake_rows(path: str, text: str) -> Iterator[Row]:
         moment = row["timestamp"]
         if isinstance(moment, bool) or not isinstance(moment, (int, float)) or not math.isfinite(moment):
             raise ConfigError(f"{path}, row {number}: timestamp is {moment!r}; expected milliseconds")
-        lengths = (_tokens(path, number, name, row[name]) for name in ("input_length", "output_length"))
-        yield number, moment / 1000.0, next(lengths), next(lengths)
+        lengths = [_tokens(path, number, name, row[name]) for name in ("input_length", "output_length")]
+        yield number, moment / 1000.0, lengths[0], lengths[1]
 
 
 def _tokens(path: str, number: int, name: str, value: object) -> int:
@@ -186,7 +188,7 @@ def _trace(path: str, rows: Iterable[Row]) -> Trace:
     table: Sequence[Row] = list(rows)
     if not table:
         raise ConfigError(f"{path}: no requests in it")
-    for before, after in zip(table, table[1:], strict=False):
+    for before, after in itertools.pairwise(table):
         if after[1] < before[1]:
             raise ConfigError(f"{path}, row {after[0]}: arrives before the row above it; a trace is ordered by time")
     arrivals = np.array([row[1] for row in table], np.float64)

