@@ -1,0 +1,1 @@
+"""Claims about the arena and the means to refute them; needs nothing but core_pure and the standard library."""
