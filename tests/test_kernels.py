@@ -262,11 +262,11 @@ def test_a_large_plan_is_cut_in_order_and_loses_nothing() -> None:
     work.batch = Batch(np.ones((20, chunk.BATCH_ROW_WORDS), np.int32), 20, 20)
     parts = list(split(work, capacity=512, bands=2))
     assert len(parts) > 5
-    for part in parts:
+    for number, part in enumerate(parts):
         assert len(part.waves) <= chunk.WAVES_PER_CHUNK
         assert pack(part, UNITS, np.zeros(2048, np.int32)) <= 512
         if len(part.rows) or len(part.fills):
-            assert not any(later.waves for later in parts[parts.index(part) + 1 :])
+            assert not any(later.waves for later in parts[number + 1 :])
     moved = np.concatenate([wave for part in parts for wave in part.waves])
     assert np.array_equal(moved, np.concatenate([*waves, copies]))
     assert np.array_equal(np.concatenate([part.fills for part in parts]), fills)
