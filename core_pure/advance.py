@@ -1,0 +1,192 @@
+"""One serving step of the arena: all releases, then one joint demand, one plan. Allocate and release are its halves.
+
+Frames freed here are free for the same step's demand, unless an off-stream ``reader`` may still read them; then they wait
+in quarantine. Nothing is moved while the demand fits as things stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .band import Band, Frames, bind, dissolve, reseat, unbind
+from .chain import windows
+from .errors import FenceError, PromiseBroken
+from .fits import NOW, RELIEF, After, Refusal, claims, is_feasible, over_maximum, refusal
+from .layout import Demand
+from .plan import NO_MOVES, NO_ROWS, ZERO, Plan, Rows, stack, triples
+from .relief import displaced, relief_windows, seats
+from .state import ArenaState, Outcome, Pages, by_band, demand_of
+from .waves import Moves, schedule
+
+NOBODY: NDArray[np.int32] = np.empty(0, np.int32)
+NOBODY.flags.writeable = False
+
+
+class _Bound(NamedTuple):
+    """What one band got: page indices, the frames behind them, and the indices of pages that moved."""
+
+    ids: NDArray[np.intp]
+    frames: Frames
+    moved: NDArray[np.intp]
+    moved_to: Frames
+
+
+class _Placed(NamedTuple):
+    bands: tuple[Band, ...]
+    bound: dict[int, _Bound]
+    waves: tuple[Rows, ...]
+
+
+def check_reader(state: ArenaState, reader: int | None) -> None:
+    """A reader is a launched step. Raises: FenceError."""
+    if reader is not None and not 0 <= reader <= state.launched:
+        raise FenceError(f"reader {reader} was never launched; the newest fence is {state.launched}")
+
+
+def advance(
+    state: ArenaState,
+    *,
+    release: object = NOBODY,
+    demand: Mapping[str, int] | Sequence[int] | None = None,
+    reader: int | None = None,
+) -> Outcome | Refusal:
+    """Release pages, then take the demanded ones, as one plan.
+
+    Args: release: page ids of any bands, each once. demand: pages per band; None asks for nothing. reader: the newest
+    launched step that may still read or write off-stream; None when plans run in the forward's own stream.
+    Returns: an Outcome whose ``pages`` are the new ids per band, or a Refusal; then nothing changed, the release neither.
+    Raises: PageNotBound, SinkPage, ForeignPage, DuplicatePage, PagePinned, DemandError, FenceError; the value stays valid.
+    Keeps: every claim of the catalogue. With a reader it moves nothing where the demand fits now; else it waits for the
+    reader, stream-side, where that suffices; else it refuses. Cost: O(pages), and O(span) when frames move.
+    """
+    check_reader(state, reader)
+    wanted = (0,) * len(state.bands) if demand is None else demand_of(state, demand)
+    freed, released = _released(state, release, reader)
+    if not any(wanted):
+        return Outcome(freed, Plan(rows=_rows(freed, released, {})), (NOBODY,) * len(wanted))
+    at, wait = freed, None
+    placed = _placed_now(at, wanted)
+    if placed is None:
+        if reader is not None:
+            if not is_feasible(freed, wanted, After(reader)):
+                return refusal(freed, wanted, NOW)
+            wait = reader
+            at = freed.with_bands([dissolve(band, reader) for band in freed.bands])
+            placed = _placed_now(at, wanted)
+        if placed is None:
+            if not is_feasible(at, wanted, RELIEF):
+                return refusal(freed, wanted, RELIEF)
+            placed = _relieved(at, wanted)
+    after = at.with_bands(placed.bands)
+    plan = Plan(placed.waves, NO_MOVES, _fills(after, placed.bound), _rows(after, released, placed.bound), wait)
+    return Outcome(after, plan, _new_pages(after, placed.bound))
+
+
+def allocate(
+    state: ArenaState, demand: Mapping[str, int] | Sequence[int], *, reader: int | None = None
+) -> Outcome | Refusal:
+    """Take pages: ``advance`` without a release. With no reader it succeeds exactly when ``fits(mode=RELIEF)`` says yes."""
+    return advance(state, demand=demand, reader=reader)
+
+
+def release(state: ArenaState, pages: object, *, reader: int | None = None) -> Outcome:
+    """Unbind pages; their frames become holes, or wait in quarantine for ``reader``.
+
+    A hole at an edge is absorbed at once: the frontier retreats and the neighbours gain the bytes.
+
+    Args: pages: ids of any bands, each once. reader: the last launched step that may still read them, off-stream.
+    Raises: PageNotBound, SinkPage, ForeignPage, DuplicatePage, PagePinned (the state before stays valid). Cost: O(n).
+    """
+    outcome = advance(state, release=pages, reader=reader)
+    assert isinstance(outcome, Outcome)
+    return outcome
+
+
+def _released(
+    state: ArenaState, pages: object, reader: int | None
+) -> tuple[ArenaState, dict[int, NDArray[np.intp]]]:
+    """The state with the pages unbound, and the page indices per band."""
+    split = dict(by_band(state, pages))
+    if not split:
+        return state, split
+    bands = list(state.bands)
+    for at, ids in split.items():
+        bands[at], _ = unbind(bands[at], ids, reader)
+    return state.with_bands(bands), split
+
+
+def _placed_now(state: ArenaState, wanted: Demand) -> _Placed | None:
+    """Bind without moving anything; None when that does not fit."""
+    if over_maximum(state, wanted) >= 0:
+        return None
+    spans: list[tuple[int, int]] | None = None
+    if any(pages > band.holes for band, pages in zip(state.bands, wanted, strict=True)):
+        spans = windows(claims(state, wanted, NOW), state.layout.sink_bytes, state.layout.total_bytes)
+        if spans is None:
+            return None
+    bands, bound = list(state.bands), {}
+    for at, pages in enumerate(wanted):
+        if pages:
+            band = bands[at]
+            frames = seats(band, (band.low, band.high) if spans is None else spans[at], pages)
+            bands[at], ids = bind(band, frames)
+            bound[at] = _Bound(ids, frames, ids[:0], frames[:0])
+    return _Placed(tuple(bands), bound, ())
+
+
+def _relieved(state: ArenaState, wanted: Demand) -> _Placed:
+    """Move the fewest bytes that make room, then bind. Requires: the demand fits in mode RELIEF."""
+    bands, bound, moves = list(state.bands), {}, []
+    for at, window in enumerate(relief_windows(state, wanted)):
+        band = bands[at]
+        sources = displaced(band, window)
+        chosen = seats(band, window, len(sources) + wanted[at])
+        if len(chosen) < len(sources) + wanted[at]:
+            raise PromiseBroken(f"{band.name}: window {window} has {len(chosen)} seats for {len(sources)} + {wanted[at]}")
+        targets, frames = chosen[: len(sources)], chosen[len(sources) :]
+        moves.append(Moves(band, sources, targets))
+        ids = moved = frames[:0]
+        if len(sources):
+            bands[at], moved = reseat(band, sources, targets)
+        if len(frames):
+            bands[at], ids = bind(bands[at], frames)
+        bound[at] = _Bound(ids, frames, moved, targets)
+    return _Placed(tuple(bands), bound, schedule(moves))
+
+
+def _fills(state: ArenaState, bound: dict[int, _Bound]) -> Rows:
+    """Zero every page handed out, so that bytes nobody wrote read as finite numbers."""
+    blocks = [triples(at, got.frames, ZERO) for at, got in bound.items() if state.bands[at].spec.zero_on_bind]
+    return stack(blocks, NO_MOVES)
+
+
+def _rows(state: ArenaState, released: dict[int, NDArray[np.intp]], bound: dict[int, _Bound]) -> Rows:
+    """One row per id whose frame changed, the final one: moved, bound, and released without being bound again."""
+    blocks = []
+    for at, got in bound.items():
+        base = state.bands[at].home.id_base
+        blocks += [pairs(got.moved + base, got.moved_to), pairs(got.ids + base, got.frames)]
+    for at, ids in released.items():
+        band = state.bands[at]
+        gone = ids[band.frame_of.read(ids) < 0] if at in bound else ids
+        blocks.append(pairs(gone + band.home.id_base, -1))
+    return stack(blocks, NO_ROWS)
+
+
+def pairs(pages: NDArray[np.intp], frames: NDArray[np.intp] | int) -> Rows:
+    """int32[n, 2] rows (page id, frame)."""
+    block = np.empty((len(pages), 2), np.int32)
+    block[:, 0] = pages
+    block[:, 1] = frames
+    return block
+
+
+def _new_pages(state: ArenaState, bound: dict[int, _Bound]) -> tuple[Pages, ...]:
+    return tuple(
+        (bound[at].ids + band.home.id_base).astype(np.int32) if at in bound else NOBODY
+        for at, band in enumerate(state.bands)
+    )

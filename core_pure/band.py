@@ -1,0 +1,367 @@
+"""One cache kind's pages and frames, as a value.
+
+Frames inside the span [low, high) are live, hole or quarantined; the span is exactly the hull of what is live or
+quarantined, so an edge never rests on a hole. Frames outside are gap. Functions here bind, unbind and re-seat frames of
+one band and keep its tables, counts and hole summary in step; they know no neighbour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from attrs import evolve, field, frozen
+from numpy.typing import NDArray
+
+from .chain import NOWHERE
+from .errors import DuplicatePage, PageNotBound, PagePinned
+from .layout import BandSpec
+from .table import Table
+
+Frames = NDArray[np.intp]
+
+FREE, QUARANTINED = -1, -2
+"""Marks in ``page_of``; a live frame holds its page's index, which is at least 1."""
+BLOCK_BITS = 10
+BLOCK = 1 << BLOCK_BITS
+"""Holes are counted per 1,024 frames, so that a search skips what is full (DESIGN.md §4, tables)."""
+
+NO_FRAMES: Frames = np.empty(0, np.intp)
+NO_FRAMES.flags.writeable = False
+
+
+@frozen
+class Batch:
+    """Frames freed or vacated together, that readers up to ``fence`` may still read."""
+
+    fence: int
+    frames: tuple[int, ...] | NDArray[np.intp] = field(eq=lambda frames: tuple(int(x) for x in frames))
+
+
+@frozen
+class Held:
+    """The frames that relief may not touch: quarantine by fence, pins by page index; and their hull [first, end)."""
+
+    batches: tuple[Batch, ...] = ()
+    pins: Mapping[int, int] = field(factory=dict)
+    count: int = 0  # quarantined frames
+    first: int = NOWHERE
+    end: int = 0
+
+
+NOTHING_HELD = Held()
+
+
+@frozen
+class Home:
+    """What never changes about a band in its arena."""
+
+    spec: BandSpec
+    index: int
+    id_base: int
+    ids_max: int  # page indices run from 1 to ids_max
+    frames_limit: int  # length of page_of
+    lean: int
+
+
+@frozen(eq=False)
+class Band:
+    """One band's value. Units: frames and page *indices* of this band (page id = id_base + index).
+
+    frame_of[index] is the frame of a bound page; of an unbound one, -1 - its position in ``ids``, so that a duplicate
+    release is found by one write and one gather. ids[0:spare] are recycled indices; from ``fresh`` on none was used.
+    """
+
+    home: Home
+    frame_of: Table
+    page_of: Table
+    ids: Table
+    blocks: NDArray[np.int32]  # holes per block of frames; copied, never written in place
+    live: int
+    spare: int
+    fresh: int
+    low: int
+    high: int
+    held: Held
+
+    @property
+    def name(self) -> str:
+        """The band's name."""
+        return self.home.spec.name
+
+    @property
+    def spec(self) -> BandSpec:
+        """The band's static description."""
+        return self.home.spec
+
+    @property
+    def quarantined(self) -> int:
+        """Frames in quarantine."""
+        return self.held.count
+
+    @property
+    def holes(self) -> int:
+        """Free frames inside the span."""
+        return self.high - self.low - self.live - self.held.count
+
+    @property
+    def is_empty(self) -> bool:
+        """No live and no quarantined frame: it blocks nobody."""
+        return self.high == self.low
+
+    def live_frames(self) -> Frames:
+        """Frames that hold a page, ascending."""
+        return self.page_of.find_above(0, self.low, self.high)
+
+    def hole_frames(self) -> Frames:
+        """Free frames inside the span, ascending."""
+        return self.page_of.find(FREE, self.low, self.high)
+
+    def pinned_frames(self) -> Frames:
+        """Frames of pinned pages, ascending."""
+        return np.sort(self.frame_of.read(np.fromiter(self.held.pins, np.intp, len(self.held.pins))).astype(np.intp))
+
+    def facts(self) -> tuple[object, ...]:
+        """Everything that equality is about, without stale cells: for ``==`` and ``hash``."""
+        live = self.live_frames()
+        return (
+            self.home,
+            (self.live, self.spare, self.fresh, self.low, self.high, self.held.count),
+            tuple(sorted(self.held.pins.items())),
+            tuple(sorted((batch.fence, tuple(sorted(int(x) for x in batch.frames))) for batch in self.held.batches)),
+            live.tobytes(),
+            self.page_of.read(live).tobytes(),
+            self.ids.read(slice(0, self.spare)).tobytes(),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Band):
+            return NotImplemented
+        return self is other or self.facts() == other.facts()
+
+    def __hash__(self) -> int:
+        return hash(self.facts())
+
+
+def empty_band(home: Home) -> Band:
+    """A band that holds nothing."""
+    blocks = np.zeros((home.frames_limit >> BLOCK_BITS) + 1, np.int32)
+    return Band(
+        home,
+        Table.full(home.ids_max + 1, -1),
+        Table.full(home.frames_limit + 1, FREE),
+        Table.full(home.ids_max, 0),
+        blocks,
+        live=0,
+        spare=0,
+        fresh=1,
+        low=0,
+        high=0,
+        held=NOTHING_HELD,
+    )
+
+
+# --- choosing free frames ----------------------------------------------------------------------------------------------
+
+
+def nearest_holes(band: Band, count: int, *, from_top: bool) -> Frames:
+    """The ``count`` lowest holes of the span, ascending, or the highest, descending. Requires: count <= band.holes."""
+    if count == 0:
+        return NO_FRAMES
+    filled = np.flatnonzero(band.blocks)
+    span, holes = band.high - band.low, band.holes
+    reach = int(1.25 * count * span / holes) + 64  # what a uniform spread would need, and a quarter more
+    if from_top:
+        stop = min(band.high, (int(filled[-1]) + 1) << BLOCK_BITS)
+        found = band.page_of.find(FREE, max(band.low, stop - reach), stop, from_top=True)
+    else:
+        start = max(band.low, int(filled[0]) << BLOCK_BITS)
+        found = band.page_of.find(FREE, start, min(band.high, start + reach))
+    if len(found) < count:
+        found = _holes_by_block(band, count, filled, from_top=from_top)
+    return found[:count]
+
+
+def _holes_by_block(band: Band, count: int, filled: Frames, *, from_top: bool) -> Frames:
+    """The same, reading only blocks that hold holes: for spans whose holes are few or far."""
+    order = filled[::-1] if from_top else filled
+    blocks = order[: int(np.searchsorted(np.cumsum(band.blocks[order]), count)) + 1]
+    cells = ((blocks[:, None] << BLOCK_BITS) + np.arange(BLOCK)[:: -1 if from_top else 1]).reshape(-1)
+    cells = cells[(cells >= band.low) & (cells < band.high)]
+    return cells[band.page_of.read(cells) == FREE]
+
+
+# --- transitions of one band -------------------------------------------------------------------------------------------
+
+
+def next_ids(band: Band, count: int) -> NDArray[np.intp]:
+    """The page indices that ``bind`` will hand out: recycled ones from the top of the stack, then fresh ones."""
+    recycled = min(count, band.spare)
+    fresh = np.arange(band.fresh, band.fresh + count - recycled)
+    if recycled == 0:
+        return fresh
+    top = band.ids.read(slice(band.spare - recycled, band.spare)).astype(np.intp)
+    return np.concatenate((top, fresh)) if len(fresh) else top
+
+
+def bind(band: Band, frames: Frames) -> tuple[Band, NDArray[np.intp]]:
+    """Hand out one page per frame. The frames are free, distinct, and own holes come first (``free_frames``).
+
+    Returns: the band, and the page indices, intp[n], in the order of ``frames``. Cost: O(n + blocks).
+    """
+    count = len(frames)
+    ids = next_ids(band, count)
+    recycled = min(count, band.spare)
+    low, high = int(frames.min()), int(frames.max()) + 1
+    run = slice(low, high) if recycled == 0 and high - low == count and frames[0] == low else None
+    blocks = band.blocks
+    if band.holes:
+        inside = frames[(frames >= band.low) & (frames < band.high)]
+        blocks = blocks - np.bincount(inside >> BLOCK_BITS, minlength=len(blocks)).astype(np.int32)
+    bound = Band(
+        band.home,
+        band.frame_of.write(slice(band.fresh, band.fresh + count) if run else ids, frames),
+        band.page_of.write(run or frames, ids),
+        band.ids,
+        blocks,
+        band.live + count,
+        band.spare - recycled,
+        band.fresh + count - recycled,
+        low if band.is_empty else min(band.low, low),
+        high if band.is_empty else max(band.high, high),
+        band.held,
+    )
+    return bound, ids
+
+
+def unbind(band: Band, ids: NDArray[np.intp], reader: int | None) -> tuple[Band, Frames]:
+    """Free the pages with these indices (in range); their frames become holes, or wait in quarantine for ``reader``.
+
+    Raises: PageNotBound, DuplicatePage, PagePinned; the band before stays valid. Returns: the band, and the frames freed.
+    """
+    frames = band.frame_of.read(ids).astype(np.intp)
+    if int(frames.min()) < 0:
+        raise PageNotBound(f"{band.name}: page {_named(band, ids[frames < 0])} holds nothing; freed already or never allocated")
+    if band.held.pins and not band.held.pins.keys().isdisjoint(ids.tolist()):
+        pinned = np.array([page for page in ids.tolist() if page in band.held.pins])
+        raise PagePinned(f"{band.name}: page {_named(band, pinned)} is pinned; unpin it before release")
+    marks = np.arange(-1 - band.spare, -1 - band.spare - len(ids), -1)
+    frame_of = band.frame_of.write(ids, marks)
+    twice = frame_of.read(ids) != marks
+    if twice.any():
+        raise DuplicatePage(f"{band.name}: page {_named(band, ids[twice])} is named twice in one release")
+    blocks, held = band.blocks, band.held
+    if reader is None:
+        blocks = blocks + np.bincount(frames >> BLOCK_BITS, minlength=len(blocks)).astype(np.int32)
+    else:
+        held = quarantine(held, reader, frames)
+    left = band.live - len(ids)
+    freed = Band(
+        band.home,
+        frame_of,
+        band.page_of.write(frames, FREE if reader is None else QUARANTINED),
+        band.ids.write(slice(band.spare, band.spare + len(ids)), ids) if left else band.ids,
+        blocks,
+        left,
+        band.spare + len(ids) if left else 0,
+        band.fresh if left else 1,
+        band.low,
+        band.high,
+        held,
+    )
+    return (retreat(freed) if reader is None else freed), frames
+
+
+def _named(band: Band, ids: NDArray[np.intp]) -> str:
+    names = [str(band.home.id_base + int(page)) for page in ids[:4]]
+    return ", ".join(names) + (f" and {len(ids) - 4} more" if len(ids) > 4 else "")
+
+
+def retreat(band: Band) -> Band:
+    """Let edge holes go: the span shrinks to the hull of what is live or quarantined."""
+    if band.live + band.held.count == 0:
+        return evolve(band, low=0, high=0, blocks=np.zeros_like(band.blocks)) if band.high else band
+    low, high = band.low, band.high
+    if band.page_of.item(high - 1) == FREE:
+        high = band.page_of.last_other(FREE, low, high) + 1
+    if band.page_of.item(low) == FREE:
+        low = band.page_of.first_other(FREE, low, high)
+    if (low, high) == (band.low, band.high):
+        return band
+    blocks = band.blocks.copy()
+    _drop_holes(blocks, high, band.high)
+    _drop_holes(blocks, band.low, low)
+    return Band(
+        band.home, band.frame_of, band.page_of, band.ids, blocks, band.live, band.spare, band.fresh, low, high, band.held
+    )
+
+
+def _drop_holes(blocks: NDArray[np.int32], start: int, stop: int) -> None:
+    """Take the frames [start, stop), all holes, out of the counts."""
+    if start >= stop:
+        return
+    first, last = start >> BLOCK_BITS, (stop - 1) >> BLOCK_BITS
+    if first == last:
+        blocks[first] -= stop - start
+        return
+    blocks[first] -= ((first + 1) << BLOCK_BITS) - start
+    blocks[first + 1 : last] = 0
+    blocks[last] -= stop - (last << BLOCK_BITS)
+
+
+def quarantine(held: Held, fence: int, frames: Frames) -> Held:
+    """Add one batch of frames; two batches under one fence are kept apart and come back together (case F19)."""
+    return Held(
+        (*held.batches, Batch(fence, frames)),
+        held.pins,
+        held.count + len(frames),
+        min(held.first, int(frames.min())),
+        max(held.end, int(frames.max()) + 1),
+    )
+
+
+def hull_of(band: Band, batches: tuple[Batch, ...], pins: Mapping[int, int]) -> tuple[int, int]:
+    """The hull [first, end) of some batches and pins; (NOWHERE, 0) when there are none."""
+    first, end = NOWHERE, 0
+    for batch in batches:
+        first, end = min(first, int(np.min(batch.frames))), max(end, int(np.max(batch.frames)) + 1)
+    if pins:
+        frames = band.frame_of.read(np.fromiter(pins, np.intp, len(pins)))
+        first, end = min(first, int(frames.min())), max(end, int(frames.max()) + 1)
+    return first, end
+
+
+def with_held(band: Band, batches: tuple[Batch, ...], pins: Mapping[int, int]) -> Band:
+    """The band with other batches and pins, count and hull worked out again."""
+    first, end = hull_of(band, batches, pins)
+    return evolve(band, held=Held(batches, pins, sum(len(batch.frames) for batch in batches), first, end))
+
+
+def dissolve(band: Band, fence: int) -> Band:
+    """Quarantine up to ``fence`` becomes holes, and edges retreat."""
+    passed = [batch for batch in band.held.batches if batch.fence <= fence]
+    if not passed:
+        return band
+    frames = np.concatenate([np.asarray(batch.frames, np.intp) for batch in passed])
+    kept = tuple(batch for batch in band.held.batches if batch.fence > fence)
+    blocks = band.blocks + np.bincount(frames >> BLOCK_BITS, minlength=len(band.blocks)).astype(np.int32)
+    freed = evolve(band, page_of=band.page_of.write(frames, FREE), blocks=blocks)
+    return retreat(with_held(freed, kept, band.held.pins))
+
+
+def reseat(band: Band, sources: Frames, targets: Frames, reader: int | None = None) -> tuple[Band, NDArray[np.intp]]:
+    """Move the pages in ``sources`` to the free frames ``targets``, pairwise; vacated frames become free or quarantined.
+
+    Returns: the band with span and hole counts worked out afresh, and the page indices moved. Cost: O(span).
+    """
+    ids = band.page_of.read(sources).astype(np.intp)
+    frame_of = band.frame_of.write(ids, targets)
+    page_of = band.page_of.write(sources, FREE if reader is None else QUARANTINED).write(targets, ids)
+    held = band.held if reader is None else quarantine(band.held, reader, sources)
+    low, high = min(band.low, int(targets.min())), max(band.high, int(targets.max()) + 1)
+    high = page_of.last_other(FREE, low, high) + 1
+    low = page_of.first_other(FREE, low, high)
+    holes = page_of.find(FREE, low, high)
+    blocks = np.bincount(holes >> BLOCK_BITS, minlength=len(band.blocks)).astype(np.int32)
+    moved = evolve(band, frame_of=frame_of, page_of=page_of, blocks=blocks, low=low, high=high, held=held)
+    return moved, ids

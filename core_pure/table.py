@@ -1,0 +1,183 @@
+"""A persistent array: the newest version owns one numpy array, each older version holds its difference to its successor.
+
+Baker, "Shallow binding makes functional arrays fast" (1991); Conchon & Filliâtre, "A persistent union-find data
+structure" (2007). Reading or writing the newest version costs what numpy costs; touching an older version re-roots the
+array to it, at the cost of the differences in between. Every held old version keeps alive the index and the old values
+of each later write (about 12 bytes per element written plus 250 bytes per write), so recorders keep events, not values.
+
+A table belongs to one thread at a time; ``hand_over`` gives it to another. An interrupt (Ctrl-C) between any two
+statements loses nothing: the write that was under way is noted in ``pending`` first and finished by the next access.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from threading import get_ident
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import WrongThread
+
+Index = Any
+"""A slice, or an intp array of distinct positions along the first axis."""
+
+
+class _Store:
+    """What all versions of one table share: the array, the version that it spells now, and a write in progress."""
+
+    __slots__ = ("array", "pending", "root", "thread")
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.array = array
+        self.root: Table | None = None
+        self.pending: tuple[Table, Index, Any] | None = None
+        self.thread = get_ident()
+
+    def finish(self) -> None:
+        """Complete the write that an interrupt left half done. Repeating it is harmless."""
+        if self.pending is not None:
+            target, index, values = self.pending
+            self.array[index] = values
+            self.root = target
+            self.pending = None
+
+
+class Table:
+    """One version of a persistent array. Never hands out its base array, nor a view of it."""
+
+    __slots__ = ("_link", "_store")
+    _link: tuple[Table, Index, NDArray[Any]] | None
+    _store: _Store
+
+    @classmethod
+    def of(cls, array: NDArray[Any]) -> Table:
+        """A table with a copy of ``array`` as its contents."""
+        return cls._over(_Store(array.copy()))
+
+    @classmethod
+    def full(cls, shape: int | tuple[int, ...], value: int, dtype: Any = np.int32) -> Table:
+        """A table of one repeated value. Zeros cost no memory until they are written."""
+        array = np.zeros(shape, dtype) if value == 0 else np.full(shape, value, dtype)
+        return cls._over(_Store(array))
+
+    @classmethod
+    def _over(cls, store: _Store) -> Table:
+        new = cls.__new__(cls)
+        new._store, new._link = store, None
+        store.root = new
+        return new
+
+    def _array(self) -> NDArray[Any]:
+        """The base array, spelling this version. Internal: never let it out."""
+        store = self._store
+        if store.thread != get_ident():
+            raise WrongThread("a table is used by one thread at a time; call hand_over() from the thread that gives it")
+        if store.root is not self or store.pending is not None:
+            self._reroot(store)
+        return store.array
+
+    def _reroot(self, store: _Store) -> None:
+        store.finish()
+        chain: list[Table] = []
+        node = self
+        while node is not store.root:
+            chain.append(node)
+            assert node._link is not None
+            node = node._link[0]
+        for node in reversed(chain):
+            assert node._link is not None
+            newer, index, values = node._link
+            newer._link = (node, index, _copied(store.array[index], index))
+            store.pending = (node, index, values)
+            store.array[index] = values
+            store.root = node
+            store.pending = None
+            node._link = None
+
+    def write(self, index: Index, values: Any) -> Table:
+        """The version in which ``index`` holds ``values``. Cost: O(len(index))."""
+        array = self._array()
+        store = self._store
+        new = Table.__new__(Table)
+        new._store, new._link = store, None
+        self._link = (new, index, _copied(array[index], index))  # link first: an interrupt below leaves this version right
+        store.pending = (new, index, values)
+        array[index] = values
+        store.root = new
+        store.pending = None
+        return new
+
+    def read(self, index: Index) -> NDArray[Any]:
+        """A copy of the elements at ``index``."""
+        return _copied(self._array()[index], index)
+
+    def item(self, index: int) -> int:
+        """One element of a one-dimensional table."""
+        return int(self._array()[index])
+
+    def copy(self) -> NDArray[Any]:
+        """The whole contents, copied."""
+        return self._array().copy()
+
+    def find(self, value: int, start: int, stop: int, *, from_top: bool = False) -> NDArray[np.intp]:
+        """Positions in [start, stop) that hold ``value``, ascending, or descending with ``from_top``."""
+        part = self._array()[start:stop]
+        if from_top:
+            return stop - 1 - np.flatnonzero(part[::-1] == value)
+        return np.flatnonzero(part == value) + start
+
+    def find_above(self, value: int, start: int, stop: int) -> NDArray[np.intp]:
+        """Positions in [start, stop) that hold more than ``value``, ascending."""
+        return np.flatnonzero(self._array()[start:stop] > value) + start
+
+    def last_other(self, value: int, start: int, stop: int) -> int:
+        """The highest position in [start, stop) that does not hold ``value``; start - 1 when all do."""
+        array, step = self._array(), 64
+        while stop > start:
+            low = max(start, stop - step)
+            hits = np.flatnonzero(array[low:stop] != value)
+            if len(hits):
+                return low + int(hits[-1])
+            stop, step = low, step * 8
+        return start - 1
+
+    def first_other(self, value: int, start: int, stop: int) -> int:
+        """The lowest position in [start, stop) that does not hold ``value``; stop when all do."""
+        array, step = self._array(), 64
+        while start < stop:
+            high = min(stop, start + step)
+            hits = np.flatnonzero(array[start:high] != value)
+            if len(hits):
+                return start + int(hits[0])
+            start, step = high, step * 8
+        return stop
+
+    def hand_over(self) -> None:
+        """Give the table, with all its versions, to the calling thread; its former thread must not touch it any more."""
+        self._store.thread = get_ident()
+
+    def __len__(self) -> int:
+        return len(self._store.array)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the base array, shared by all versions."""
+        return int(self._store.array.nbytes)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Table):
+            return NotImplemented
+        return self is other or np.array_equal(self.copy(), other.copy())
+
+    def __hash__(self) -> int:
+        return int.from_bytes(blake2b(self.copy().tobytes(), digest_size=8).digest(), "little") >> 1
+
+    def __repr__(self) -> str:
+        return f"Table(len={len(self)}, dtype={self._store.array.dtype})"
+
+
+def _copied(values: NDArray[Any], index: Index) -> NDArray[Any]:
+    """Fancy indexing copies by itself; a slice does not."""
+    return values.copy() if isinstance(index, slice) else values
