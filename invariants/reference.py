@@ -177,7 +177,7 @@ class Reference:
         new = {page: frame for page, frame in plan.rows if frame != -1 and page not in kept}
         copied = {(band, target): source for band, source, target in plan.copies}
         _check([len(ids) for ids in pages] == demand, f"{pages} handed out for demand {demand}")
-        _check(Counter(page for ids in pages for page in ids) == Counter(new), f"rows bind {new}, pages are {pages}")
+        _check(sorted(page for ids in pages for page in ids) == sorted(new), f"rows bind {new}, pages are {pages}")
         for index, page in ((index, page) for index, ids in enumerate(pages) for page in ids):
             frame = new[page]
             _check(band_of(self.layout, page) == index, f"page {page} is no id of band {index}")

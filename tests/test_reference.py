@@ -68,23 +68,25 @@ def test_bytes_survive_moves_copies_and_quarantine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "pages", "demand"),
+    ("plan", "pages", "demand", "why"),
     [
-        (PlanText((), (), (), ((2, 2),), None), ([2], []), (1, 0)),  # not zeroed
-        (PlanText((), (), ((0, 2, 0),), ((2, 2),), None), ([], []), (0, 0)),  # a page nobody asked for
-        (PlanText((), (), ((0, 2, 0),), ((2, 2),), None), ([3], []), (1, 0)),  # another id than the table row's
-        (PlanText((), (), ((0, 2, 0),), ((2, 2),), None), ([], [2]), (0, 1)),  # an id of another band
-        (PlanText((), (), ((0, 2, 0),), ((2, 2),), None), ([2], []), (2, 0)),  # fewer than asked
-        (PlanText((), (), ((0, 5, 0),), ((2, 5),), None), ([2], []), (1, 0)),  # bytes 15-18 are page 7's
-        (PlanText((), (), ((1, 2, 0),), ((8, 2),), None), ([], [8]), (0, 1)),  # bytes 4-6 are page 1's
-        (PlanText((((1, 9, 6),),), (), (), (), None), ([], []), (0, 0)),  # moved without a table row
-        (PlanText((((1, 9, 6),),), (), (), ((6, 6),), 1), ([], []), (0, 0)),  # waits for nobody
-        (PlanText((((1, 9, 4),),), (), (), ((6, 4),), None), ([], []), (0, 0)),  # more bytes than allowed
+        (PlanText((), (), (), ((2, 2),), None), ([2], []), (1, 0), "without being zeroed"),
+        (PlanText((), (), ((0, 2, 0),), ((2, 2),), None), ([], []), (0, 0), "handed out for demand"),
+        (PlanText((), (), ((0, 2, 0),), ((2, 2),), None), ([3], []), (1, 0), "rows bind"),
+        (PlanText((), (), ((0, 2, 0),), ((2, 2),), None), ([], [2]), (0, 1), "is no id of band 1"),
+        (PlanText((), (), ((0, 2, 0),), ((2, 2),), None), ([2], []), (2, 0), "handed out for demand"),
+        (PlanText((), (), ((0, 5, 0),), ((2, 5),), None), ([2], []), (1, 0), "which page 7 holds"),
+        (PlanText((), (), ((1, 2, 0),), ((8, 2),), None), ([], [8]), (0, 1), "which page 1 holds"),
+        (PlanText((((1, 9, 6),),), (), (), (), None), ([], []), (0, 0), "moves 9 -> 6"),
+        (PlanText((((1, 9, 6),),), (), (), ((6, 6),), 1), ([], []), (0, 0), "waits for fence 1"),
+        (PlanText((((1, 9, 4),),), (), (), ((6, 4),), None), ([], []), (0, 0), "bytes moved, 1 allowed"),
     ],
 )
-def test_wrong_plans_are_caught(plan: PlanText, pages: Sequence[Sequence[int]], demand: Sequence[int]) -> None:
-    """Each wrong plan raises: dirty page, unasked page, wrong id, wrong count, overlap, missing row, wait, limit."""
-    with pytest.raises(Disagreement):
+def test_wrong_plans_are_caught(
+    plan: PlanText, pages: Sequence[Sequence[int]], demand: Sequence[int], why: str
+) -> None:
+    """Dirty page, unasked page, wrong id, wrong count, overlap, missing row, stray wait, limit: each says why."""
+    with pytest.raises(Disagreement, match=why):
         started().absorb(words_of(plan), pages=pages, demand=demand, bytes_limit=1)
 
 
