@@ -71,7 +71,7 @@ def test_bytes_survive_moves_copies_and_quarantine() -> None:
     ("plan", "pages", "demand", "why"),
     [
         (PlanText((), (), (), ((2, 2),), None), ([2], []), (1, 0), "without being zeroed"),
-        (PlanText((), (), ((0, 2, 0),), ((2, 2),), None), ([], []), (0, 0), "handed out for demand"),
+        (PlanText((), (), ((0, 2, 0),), ((2, 2),), None), ([], []), (0, 0), "rows bind"),
         (PlanText((), (), ((0, 2, 0),), ((2, 2),), None), ([3], []), (1, 0), "rows bind"),
         (PlanText((), (), ((0, 2, 0),), ((2, 2),), None), ([], [2]), (0, 1), "is no id of band 1"),
         (PlanText((), (), ((0, 2, 0),), ((2, 2),), None), ([2], []), (2, 0), "handed out for demand"),
