@@ -10,16 +10,18 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from attrs import evolve
 from numpy.typing import NDArray
 
 from .band import Band, Frames, bind, dissolve, reseat, unbind
 from .chain import windows
-from .errors import FenceError, PromiseBroken
+from .errors import FenceError, LayoutError, PromiseBroken
 from .fits import NOW, RELIEF, After, Refusal, claims, is_feasible, over_maximum, refusal
+from .geometry import floor_arena
 from .layout import Demand
-from .plan import NO_MOVES, NO_ROWS, ZERO, Plan, Rows, stack, triples
+from .plan import NO_MOVES, NO_ROWS, NOTHING, ZERO, Plan, Rows, stack, triples
 from .relief import displaced, relief_windows, seats
-from .state import ArenaState, Outcome, Pages, by_band, demand_of
+from .state import ArenaState, Outcome, Pages, by_band, demand_of, initial
 from .waves import Moves, schedule
 
 NOBODY: NDArray[np.int32] = np.empty(0, np.int32)
@@ -53,11 +55,14 @@ def advance(
     release: object = NOBODY,
     demand: Mapping[str, int] | Sequence[int] | None = None,
     reader: int | None = None,
+    withhold: bool = False,
 ) -> Outcome | Refusal:
     """Release pages, then take the demanded ones, as one plan.
 
     Args: release: page ids of any bands, each once. demand: pages per band; None asks for nothing. reader: the newest
-    launched step that may still read or write off-stream; None when plans run in the forward's own stream.
+    launched step that may still read or write off-stream; None when plans run in the forward's own stream. withhold: keep
+    what is released in quarantine until the next step's fence retires (the commit), and move nothing, so that the step can
+    be undone with its bytes (``rollback.undo``).
     Returns: an Outcome whose ``pages`` are the new ids per band, or a Refusal; then nothing changed, the release neither.
     Raises: PageNotBound, SinkPage, ForeignPage, DuplicatePage, PagePinned, DemandError, FenceError; the value stays valid.
     Keeps: every claim of the catalogue. With a reader it moves nothing where the demand fits now; else it waits for the
@@ -65,12 +70,14 @@ def advance(
     """
     check_reader(state, reader)
     wanted = (0,) * len(state.bands) if demand is None else demand_of(state, demand)
-    freed, released = _released(state, release, reader)
+    freed, released = _released(state, release, state.launched + 1 if withhold else reader)
     if not any(wanted):
         return Outcome(freed, Plan(rows=_rows(freed, released, {})), (NOBODY,) * len(wanted))
     at, wait = freed, None
     placed = _placed_now(at, wanted)
     if placed is None:
+        if withhold:
+            return refusal(freed, wanted, NOW)
         if reader is not None:
             if not is_feasible(freed, wanted, After(reader)):
                 return refusal(freed, wanted, NOW)
@@ -80,10 +87,38 @@ def advance(
         if placed is None:
             if not is_feasible(at, wanted, RELIEF):
                 return refusal(freed, wanted, RELIEF)
-            placed = _relieved(at, wanted)
+            placed = relieved(at, wanted)
     after = at.with_bands(placed.bands)
     plan = Plan(placed.waves, NO_MOVES, _fills(after, placed.bound), _rows(after, released, placed.bound), wait)
     return Outcome(after, plan, _new_pages(after, placed.bound))
+
+
+def resize(state: ArenaState, total_bytes: int) -> Outcome | Refusal:
+    """Give up or take back bytes at the top, within the capacity that the tables were built for. Page ids stay.
+
+    Moves the fewest bytes; refuses when what is live, pinned or quarantined does not fit below the new top.
+    Raises: LayoutError for more than the capacity.
+    """
+    layout = state.layout
+    total = floor_arena(total_bytes)
+    if not layout.sink_bytes <= total <= layout.capacity_bytes:
+        raise LayoutError(f"resize to {total} bytes; expected {layout.sink_bytes} to the capacity {layout.capacity_bytes}")
+    resized = evolve(state, layout=evolve(layout, total_bytes=total))
+    nothing = (0,) * len(state.bands)
+    if is_feasible(resized, nothing, NOW):
+        return Outcome(resized, NOTHING)
+    if not is_feasible(resized, nothing, RELIEF):
+        return refusal(resized, nothing, RELIEF)
+    placed = relieved(resized, nothing)
+    after = resized.with_bands(placed.bands)
+    return Outcome(after, Plan(placed.waves, rows=_rows(after, {}, placed.bound)))
+
+
+def clear(state: ArenaState) -> Outcome:
+    """Forget every page, pin and quarantine: the empty arena of the same layout, and one unbind per live page."""
+    emptied = evolve(initial(state.layout), launched=state.launched, retired=state.launched, digest=state.digest)
+    live = {at: band.page_of.read(band.live_frames()).astype(np.intp) for at, band in enumerate(state.bands)}
+    return Outcome(emptied, Plan(rows=_rows(emptied, live, {})))
 
 
 def allocate(
@@ -138,7 +173,7 @@ def _placed_now(state: ArenaState, wanted: Demand) -> _Placed | None:
     return _Placed(tuple(bands), bound, ())
 
 
-def _relieved(state: ArenaState, wanted: Demand) -> _Placed:
+def relieved(state: ArenaState, wanted: Demand) -> _Placed:
     """Move the fewest bytes that make room, then bind. Requires: the demand fits in mode RELIEF."""
     bands, bound, moves = list(state.bands), {}, []
     for at, window in enumerate(relief_windows(state, wanted)):

@@ -188,7 +188,8 @@ def _holes_by_block(band: Band, count: int, filled: Frames, *, from_top: bool) -
     blocks = order[: int(np.searchsorted(np.cumsum(band.blocks[order]), count)) + 1]
     cells = ((blocks[:, None] << BLOCK_BITS) + np.arange(BLOCK)[:: -1 if from_top else 1]).reshape(-1)
     cells = cells[(cells >= band.low) & (cells < band.high)]
-    return cells[band.page_of.read(cells) == FREE]
+    free: Frames = cells[band.page_of.read(cells) == FREE]
+    return free
 
 
 # --- transitions of one band -------------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ class Table:
         """Positions in [start, stop) that hold ``value``, ascending, or descending with ``from_top``."""
         part = self._array()[start:stop]
         if from_top:
-            return stop - 1 - np.flatnonzero(part[::-1] == value)
+            return (stop - 1) - np.flatnonzero(part[::-1] == value)
         return np.flatnonzero(part == value) + start
 
     def find_above(self, value: int, start: int, stop: int) -> NDArray[np.intp]:

@@ -1,0 +1,161 @@
+"""Events as data, the one door they pass through, their encoding, and the running digest.
+
+A run is a layout and a list of events; replaying them gives the same states and the same digests on any machine. The
+digest chains every encoded event and plan: their words go through a 64-bit multilinear hash (Carter & Wegman 1979; Lemire &
+Kaser 2014) with a fixed key, and BLAKE2b folds the result into the digest before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from hashlib import blake2b
+
+import numpy as np
+from attrs import evolve, field, frozen
+from numpy.typing import NDArray
+
+from .advance import advance, allocate, clear, release, resize
+from .compact import compact
+from .errors import RecordingError
+from .fences import launch, retire
+from .fits import Refusal
+from .layout import Demand
+from .pins import pin, unpin
+from .plan import NOTHING, encode
+from .state import ArenaState, Outcome
+
+Words = NDArray[np.int64]
+NO_PAGES = np.empty(0, np.int64)
+NO_PAGES.flags.writeable = False
+
+
+def _same_pages(pages: NDArray[np.int64]) -> bytes:
+    return np.asarray(pages, np.int64).tobytes()
+
+
+@frozen
+class Event:
+    """One input to the core.
+
+    kind: one of KINDS. number: the one figure a kind needs (retire: fence; compact: bytes limit; resize: bytes). reader: a
+    fence or None. demand: pages per band. pages: ids to release, pin, unpin or leave in place. flag: advance: withhold;
+    compact: whether ``pages`` names the pages being written.
+    """
+
+    kind: str
+    number: int | None = None
+    reader: int | None = None
+    demand: Demand = ()
+    pages: NDArray[np.int64] = field(default=NO_PAGES, eq=_same_pages)
+    flag: bool = False
+
+
+def _advance(s: ArenaState, e: Event) -> Outcome | Refusal:
+    return advance(s, release=e.pages, demand=e.demand or None, reader=e.reader, withhold=e.flag)
+
+
+_TRANSITIONS: dict[str, Callable[[ArenaState, Event], Outcome | Refusal]] = {
+    "allocate": lambda s, e: allocate(s, e.demand, reader=e.reader),
+    "release": lambda s, e: release(s, e.pages, reader=e.reader),
+    "advance": _advance,
+    "compact": lambda s, e: compact(s, bytes_limit=e.number, reader=e.reader, written=e.pages if e.flag else None),
+    "pin": lambda s, e: pin(s, e.pages),
+    "unpin": lambda s, e: unpin(s, e.pages),
+    "launch": lambda s, e: launch(s),
+    "retire": lambda s, e: retire(s, e.number or 0),
+    "clear": lambda s, e: clear(s),
+    "resize": lambda s, e: resize(s, e.number or 0),
+}
+KINDS = tuple(_TRANSITIONS)
+
+
+def apply(state: ArenaState, event: Event) -> Outcome | Refusal:
+    """The one door: the event's transition, and the digest moved on. A refusal moves nothing, the digest neither.
+
+    Raises: what the transition raises; RecordingError for an unknown kind.
+    """
+    if event.kind not in _TRANSITIONS:
+        raise RecordingError(f"unknown event {event.kind!r}; known: {', '.join(KINDS)}")
+    outcome = _TRANSITIONS[event.kind](state, event)
+    if isinstance(outcome, Refusal):
+        return outcome
+    plan = encode(outcome.plan) if outcome.plan is not NOTHING else np.empty(0, np.int32)
+    digest = chained(state.digest, encode_event(event), plan)
+    return evolve(outcome, state=evolve(outcome.state, digest=digest))
+
+
+# --- encoding ----------------------------------------------------------------------------------------------------------
+
+EVENT_HEADER = 3
+"""Words before demand and pages: kind and flag with the two lengths; number; reader."""
+_NONE = -1
+
+
+def encode_event(event: Event) -> Words:
+    """One event as int64 words: 24 bytes, 8 per band of a demand, 8 per page id."""
+    head = KINDS.index(event.kind) | event.flag << 8 | len(event.demand) << 16 | len(event.pages) << 32
+    number = _NONE if event.number is None else event.number
+    reader = _NONE if event.reader is None else event.reader
+    words = np.empty(EVENT_HEADER + len(event.demand) + len(event.pages), np.int64)
+    words[:EVENT_HEADER] = (head, number, reader)
+    words[EVENT_HEADER : EVENT_HEADER + len(event.demand)] = event.demand
+    words[EVENT_HEADER + len(event.demand) :] = event.pages
+    return words
+
+
+def decode_event(words: Words) -> tuple[Event, int]:
+    """The first event of a run of words, and how many words it took. Raises: RecordingError."""
+    if len(words) < EVENT_HEADER:
+        raise RecordingError(f"an event starts with {EVENT_HEADER} words; {len(words)} are left")
+    head, number, reader = (int(x) for x in words[:EVENT_HEADER])
+    kind, flag, bands, pages = head & 0xFF, head >> 8 & 0xFF, head >> 16 & 0xFFFF, head >> 32
+    end = EVENT_HEADER + bands + pages
+    if head < 0 or kind >= len(KINDS) or flag > 1 or end > len(words) or number < _NONE or reader < _NONE:
+        raise RecordingError(f"damaged event: head {head}, number {number}, reader {reader}, {len(words)} words left")
+    event = Event(
+        KINDS[kind],
+        None if number == _NONE else number,
+        None if reader == _NONE else reader,
+        tuple(int(x) for x in words[EVENT_HEADER : EVENT_HEADER + bands]),
+        words[EVENT_HEADER + bands : end].copy(),
+        bool(flag),
+    )
+    return event, end
+
+
+# --- digest ------------------------------------------------------------------------------------------------------------
+
+@lru_cache(maxsize=32)
+def _keys(count: int) -> NDArray[np.uint64]:
+    """The first ``count`` odd 64-bit multipliers: SplitMix64 of 1, 2, 3 … (Steele, Lea & Flood 2014)."""
+    z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    keys = (z ^ (z >> np.uint64(31))) | np.uint64(1)
+    keys.flags.writeable = False
+    return keys
+
+
+def multilinear64(words: NDArray[np.int32] | NDArray[np.int64]) -> int:
+    """Σ word[i] · key[i] mod 2⁶⁴ over 64-bit words; an odd int32 at the end counts as a word of its own."""
+    if words.dtype == np.int32:
+        even = len(words) & ~1
+        tail = int(words[even]) if even < len(words) else 0
+        words = np.ascontiguousarray(words[:even]).view(np.int64)
+    else:
+        tail = 0
+    keys = _keys(1 << len(words).bit_length())[: len(words) + 1]
+    total = int(np.dot(words.view(np.uint64), keys[:-1])) + (tail & 0xFFFFFFFF) * int(keys[-1])
+    return total & 0xFFFF_FFFF_FFFF_FFFF
+
+
+def chained(digest: bytes, event: Words, plan: NDArray[np.int32]) -> bytes:
+    """The digest after one more event and its plan. 16 bytes."""
+    parts = (multilinear64(event), len(event), multilinear64(plan), len(plan))
+    return blake2b(digest + b"".join(part.to_bytes(8, "little") for part in parts), digest_size=16).digest()
+
+
+def content_digest(state: ArenaState) -> bytes:
+    """A digest of what the state *is*, not of how it came to be: equal for equal states. For tests. Cost: O(frames)."""
+    return blake2b(repr([band.facts() for band in state.bands]).encode(), digest_size=16).digest()

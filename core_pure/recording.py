@@ -1,0 +1,86 @@
+"""A recording: the layout and every event, as bytes. Reading gives the run back; files are the caller's business.
+
+Format: the line ``kvarena-recording 1``; one line of JSON with the layout; then, per event, its int64 words (they carry
+their own length). At most 64 bytes per event of up to five bands, and 8 per page id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from attrs import asdict
+
+from .errors import ArenaError, RecordingError
+from .event import Event, apply, decode_event, encode_event
+from .fits import Refusal
+from .layout import BandSpec, Layout
+from .state import ArenaState, Outcome, initial
+
+MAGIC = b"kvarena-recording 1\n"
+
+
+def layout_facts(layout: Layout) -> dict[str, object]:
+    """The layout as plain data, without the model's geometry (the core does not need it)."""
+    bands = [{k: v for k, v in asdict(band, recurse=False).items() if k != "geometry"} for band in layout.bands]
+    return {"bands": bands, "total_bytes": layout.total_bytes, "capacity_bytes": layout.capacity_bytes}
+
+
+def layout_from(facts: object) -> Layout:
+    """The inverse of ``layout_facts``. Raises: RecordingError."""
+    try:
+        assert isinstance(facts, dict)
+        bands = tuple(BandSpec(**band) for band in facts["bands"])
+        return Layout(bands, int(facts["total_bytes"]), int(facts["capacity_bytes"]))
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        raise RecordingError(f"the recording's layout cannot be understood: {error!r}") from error
+
+
+def header(layout: Layout) -> bytes:
+    """What a recording starts with."""
+    return MAGIC + json.dumps(layout_facts(layout), sort_keys=True).encode() + b"\n"
+
+
+def write(layout: Layout, events: Iterable[Event]) -> bytes:
+    """A whole recording."""
+    return header(layout) + b"".join(encode_event(event).tobytes() for event in events)
+
+
+def read(data: bytes) -> tuple[Layout, Iterator[Event]]:
+    """Layout and events. Raises: RecordingError, at once for a bad header, and while iterating for a damaged event."""
+    end = data.find(b"\n", len(MAGIC))
+    if not data.startswith(MAGIC) or end < 0:
+        raise RecordingError(f"not a kvarena recording: it starts with {data[:20]!r}, expected {MAGIC!r}")
+    try:
+        facts = json.loads(data[len(MAGIC) : end])
+    except ValueError as error:
+        raise RecordingError(f"the recording's layout is no JSON: {error}") from error
+    body = data[end + 1 :]
+    if len(body) % 8:
+        raise RecordingError(f"the recording ends in the middle of a word: {len(body)} bytes of events")
+    return layout_from(facts), _events(np.frombuffer(body, np.int64))
+
+
+def _events(words: np.ndarray) -> Iterator[Event]:
+    at = 0
+    while at < len(words):
+        event, used = decode_event(words[at:])
+        at += used
+        yield event
+
+
+def replay(layout: Layout, events: Iterable[Event]) -> Iterator[tuple[Event, ArenaState, Outcome | Refusal]]:
+    """Apply events from the empty arena; yields each event, the state before it, and what came of it.
+
+    Raises: RecordingError, naming the event's number, where an event is misuse on the state it meets.
+    """
+    state = initial(layout)
+    for number, event in enumerate(events):
+        try:
+            outcome = apply(state, event)
+        except ArenaError as error:
+            raise RecordingError(f"event {number} ({event.kind}) does not belong to this layout or run: {error}") from error
+        yield event, state, outcome
+        if isinstance(outcome, Outcome):
+            state = outcome.state
