@@ -38,9 +38,7 @@ INTERPRETED = Tuning(tile_words=4096, move_programs=3, finish_programs=3, block=
 
 def move_wave(arena: Tensor, staging: Tensor, at_wave: int, tuning: Tuning = TUNED) -> None:
     """One wave of moves. Shapes: arena int64[words]; staging int32[chunk]."""
-    frames.move_wave[(tuning.move_programs,)](
-        arena, staging, at_wave, TILE=tuning.tile_words, num_warps=tuning.tile_warps
-    )
+    frames.move_wave[(tuning.move_programs,)](arena, staging, at_wave, TILE=tuning.tile_words, num_warps=tuning.tile_warps)
 
 
 def finish_plan(arena: Tensor, staging: Tensor, frame_of: Tensor, lease_pages: Tensor, tuning: Tuning = TUNED) -> None:
@@ -77,9 +75,7 @@ def translate_slots(
 ) -> None:
     """Page ids and positions to write slots; see ``ops.translate_writes``."""
     grid = (max(1, -(-ids.numel() // block)),)
-    translate.translate_slots[grid](
-        ids, positions, frame_of, out, ids.numel(), frame_of.numel(), slots_per_page, BLOCK=block
-    )
+    translate.translate_slots[grid](ids, positions, frame_of, out, ids.numel(), frame_of.numel(), slots_per_page, BLOCK=block)
 
 
 STORE_PROGRAMS = 4224

@@ -110,9 +110,7 @@ def _check_rows(name: str, rows: Tensor, view: Tensor, slots: Tensor) -> None:
         raise TensorError(f"one slot of the view for {name} has strides {view.stride()[2:]}; it must be contiguous")
 
 
-def store(
-    keys: Tensor, view_k: Tensor, slots: Tensor, values: Tensor | None = None, view_v: Tensor | None = None
-) -> None:
+def store(keys: Tensor, view_k: Tensor, slots: Tensor, values: Tensor | None = None, view_v: Tensor | None = None) -> None:
     """Write row i of keys (and values) at physical slot slots[i]; lanes whose slot is in the sink write nothing.
 
     Shapes: keys [n, *shape_k], values [n, *shape_v], rows contiguous; views [frames, slots_per_page, *shape] in their

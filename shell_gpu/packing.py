@@ -220,7 +220,5 @@ def _pack_fills(fills: Rows, units: tuple[int, ...], out: Rows, at: int) -> tupl
         order = np.argsort(keys, kind="stable")
         fills, keys = fills[order], keys[order]
     out[at : at + len(fills)] = fills[:, 1]
-    segments = [
-        (at + start, end - start, units[int(fills[start, 0])], int(fills[start, 2])) for start, end in _groups(keys)
-    ]
+    segments = [(at + start, end - start, units[int(fills[start, 0])], int(fills[start, 2])) for start, end in _groups(keys)]
     return segments, at + len(fills)

@@ -155,9 +155,7 @@ def test_F16_a_step_translates_like_its_twin(skip: frozenset[str]) -> None:
     wanted = (tables.clone(), writes.clone())
     twins.translate_step(staging.cpu(), frame_of, leases, bands, *wanted, skip)
     tables, writes = tables.to(DEVICE), writes.to(DEVICE)
-    launch.translate_step(
-        staging, frame_of.to(DEVICE), leases.to(DEVICE), bands.to(DEVICE), tables, writes, skip, TUNING
-    )
+    launch.translate_step(staging, frame_of.to(DEVICE), leases.to(DEVICE), bands.to(DEVICE), tables, writes, skip, TUNING)
     assert torch.equal(tables.cpu(), wanted[0])
     assert torch.equal(writes.cpu(), wanted[1])
     paged = wanted[0][: batch * width].view(batch, width)
@@ -187,9 +185,7 @@ def test_stores_into_strided_views_equal_their_twin(dtype: torch.dtype) -> None:
         typed = buffer.view(dtype)
         shape = (frames, slots)
         steps = (slots * stride // size, stride // size)
-        return [
-            typed.as_strided((*shape, *row), (*steps, row[1], 1), at // size) for row, at in ((k_row, 0), (v_row, 112))
-        ]
+        return [typed.as_strided((*shape, *row), (*steps, row[1], 1), at // size) for row, at in ((k_row, 0), (v_row, 112))]
 
     view_k, view_v = views(wanted)
     twins.store_rows(keys, view_k, places)
