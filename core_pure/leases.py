@@ -1,0 +1,239 @@
+"""Which sequence holds which pages at which positions: the value above the arena state.
+
+A lease is a slot in these arrays and a serial; its handle carries both, so that a handle kept too long is found out. Pages
+stand in rows, one row per lease and band, column = page position in the sequence. A page may have several holders; it is
+released once, when the last one lets go. Nothing here touches frames: relief rewrites the arena's table, never a row.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from attrs import evolve, field, frozen
+from numpy.typing import NDArray
+
+from .errors import LeaseError, LeaseStale
+from .geometry import table_pages
+from .layout import Layout
+from .table import Table
+
+Handles = NDArray[np.int64]
+Slots = NDArray[np.intp]
+
+SLOT_BITS = 20
+SLOT_MASK = (1 << SLOT_BITS) - 1
+SERIAL, TOKENS, FIRST_BAND = 0, 1, 2
+"""Columns of ``facts``; band b has its first page position in column 2 + 2b and the position after its last in 3 + 2b."""
+
+NONE: Handles = np.empty(0, np.int64)
+NONE.flags.writeable = False
+
+
+class RowWrite(NamedTuple):
+    """Cells of one band's rows that changed: flat positions (slot · width + column) and the page ids there, 0 for none."""
+
+    cells: NDArray[np.intp]
+    pages: NDArray[np.integer]
+
+
+@frozen
+class Leases:
+    """Rows, facts and holder counts of all sequences. Slots below ``fresh`` were used; free ones stand in ``idle``.
+
+    facts: int64[sequences, 2 + 2 · bands]. rows: per band int32[sequences · width]. holders: int16[ids], holders beyond the
+    first. shared: their sum, so that a run without sharing never looks.
+    """
+
+    layout: Layout
+    sequences: int
+    context: int
+    widths: tuple[int, ...]
+    facts: Table
+    rows: tuple[Table, ...]
+    holders: Table
+    idle: tuple[int, ...] = ()
+    fresh: int = 0
+    shared: int = 0
+    serial: int = field(default=1, eq=False)
+
+    @property
+    def open_count(self) -> int:
+        """Leases that are open."""
+        return self.fresh - len(self.idle)
+
+
+def empty_leases(layout: Layout, *, sequences: int, context: int, draft_tokens: int = 0) -> Leases:
+    """No sequence yet. Args: sequences: the most at once (below 2²⁰). context: the most tokens of one, drafts not counted."""
+    if not 0 < sequences <= SLOT_MASK or context < 1 or draft_tokens < 0:
+        raise LeaseError(f"{sequences} sequences of {context} + {draft_tokens} tokens; expected 1 to {SLOT_MASK}, at least 1, 0")
+    widths = tuple(
+        table_pages(context, draft_tokens, band.slots_per_page) if band.grows else band.pages_fixed for band in layout.bands
+    )
+    return Leases(
+        layout,
+        sequences,
+        context + draft_tokens,
+        widths,
+        Table.full((sequences, FIRST_BAND + 2 * len(widths)), 0, np.int64),
+        tuple(Table.full(sequences * width, 0) for width in widths),
+        Table.full(layout.ids_total, 0, np.int16),
+    )
+
+
+# --- small tools on arrays ---------------------------------------------------------------------------------------------
+
+
+def flat(starts: NDArray[np.integer], counts: NDArray[np.integer]) -> NDArray[np.intp]:
+    """The runs start, start + 1, … of the given lengths, one after the other."""
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) + np.repeat(starts - ends + counts, counts)
+
+
+def slots_of(leases: Leases, handles: object) -> tuple[Slots, NDArray[np.int64]]:
+    """Slots of handles, and their facts, int64[n, …]. Raises: LeaseStale, naming the handle."""
+    named = np.asarray(handles, np.int64)
+    slots: Slots = (named & SLOT_MASK).astype(np.intp)
+    if named.ndim != 1:
+        raise LeaseError(f"lease handles are one row of int64, got shape {named.shape}")
+    if len(slots) and int(slots.max()) >= leases.sequences:
+        raise LeaseStale(f"lease {int(named[slots.argmax()])} was never given out")
+    facts = leases.facts.read(slots)
+    wrong = facts[:, SERIAL] != named >> SLOT_BITS
+    if wrong.any() or (named <= 0).any():
+        at = int(np.flatnonzero(wrong | (named <= 0))[0])
+        raise LeaseStale(f"lease {int(named[at])} has ended; its pages may belong to another sequence")
+    return slots, facts
+
+
+def pages_held(leases: Leases, band: int, slots: Slots, begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Page ids of positions [begin, end) of each slot, one after the other."""
+    counts = end - begin
+    if not counts.any():
+        return np.empty(0, np.int32)
+    return leases.rows[band].read(flat(slots * leases.widths[band] + begin, counts))
+
+
+def pages_of(leases: Leases, handle: int) -> tuple[NDArray[np.int32], ...]:
+    """The pages of one lease per band, in position order."""
+    slots, facts = slots_of(leases, [handle])
+    return tuple(
+        pages_held(leases, band, slots, facts[:, FIRST_BAND + 2 * band], facts[:, FIRST_BAND + 2 * band + 1])
+        for band in range(len(leases.widths))
+    )
+
+
+# --- opening and closing -----------------------------------------------------------------------------------------------
+
+
+def open_leases(leases: Leases, count: int) -> tuple[Leases, Handles]:
+    """Open ``count`` sequences without pages. Raises: LeaseError when the slots do not suffice."""
+    free = leases.sequences - leases.open_count
+    if not 0 <= count <= free:
+        raise LeaseError(f"{count} sequences asked for; {free} of {leases.sequences} slots are free")
+    kept = max(0, len(leases.idle) - count)
+    reused = leases.idle[kept:]
+    fresh = range(leases.fresh, leases.fresh + count - len(reused))
+    slots = np.array([*reused, *fresh], np.intp)
+    facts = np.zeros((count, FIRST_BAND + 2 * len(leases.widths)), np.int64)
+    facts[:, SERIAL] = leases.serial
+    opened = evolve(
+        leases,
+        facts=leases.facts.write(slots, facts),
+        idle=leases.idle[:kept],
+        fresh=leases.fresh + len(fresh),
+        serial=leases.serial + 1,
+    )
+    return opened, (np.int64(leases.serial) << SLOT_BITS) | slots.astype(np.int64)
+
+
+def close_slots(leases: Leases, slots: Slots) -> Leases:
+    """Forget sequences whose pages have been let go."""
+    if not len(slots):
+        return leases
+    idle = (*leases.idle, *slots.tolist())
+    emptied = len(idle) == leases.fresh
+    return evolve(leases, facts=leases.facts.write(slots, 0), idle=() if emptied else idle, fresh=0 if emptied else leases.fresh)
+
+
+def let_go(leases: Leases, pages: NDArray[np.integer]) -> tuple[Leases, NDArray[np.integer]]:
+    """Take one holder off each page; returns the pages whose last holder that was. A page may be named several times."""
+    if leases.shared == 0 or not len(pages):
+        return leases, pages
+    named, times = np.unique(pages, return_counts=True)
+    left = leases.holders.read(named.astype(np.intp)) - times  # -1: nobody holds it any more
+    holders = leases.holders.write(named.astype(np.intp), np.maximum(left, 0))
+    gone = named[left < 0]
+    return evolve(leases, holders=holders, shared=leases.shared - (len(pages) - len(gone))), gone
+
+
+def hold_again(leases: Leases, pages: NDArray[np.integer]) -> Leases:
+    """Add one holder to each page; every page is named once."""
+    ids = pages.astype(np.intp)
+    holders = leases.holders.write(ids, leases.holders.read(ids) + 1)
+    return evolve(leases, holders=holders, shared=leases.shared + len(ids))
+
+
+# --- sharing without copying -------------------------------------------------------------------------------------------
+
+
+def share(leases: Leases, source: int, target: int, tokens: int) -> tuple[Leases, tuple[RowWrite, ...]]:
+    """Let an empty lease hold the first ``tokens`` of another's pages too.
+
+    Only whole pages, and only where nothing is missing: an arena with states needs ``fork`` from a checkpoint, and window
+    pages that a later token can see must still be there (case F37). Raises: LeaseError, LeaseStale; nothing half shared.
+    """
+    (origin, heir), facts = slots_of(leases, [source, target])
+    held, empty = facts
+    if not 0 < tokens <= held[TOKENS] or empty[TOKENS]:
+        raise LeaseError(f"share {tokens} tokens of a lease of {held[TOKENS]} with one that holds {empty[TOKENS]}")
+    after = empty.copy()
+    after[TOKENS] = tokens
+    writes = []
+    for band, spec in enumerate(leases.layout.bands):
+        if not spec.grows or tokens % spec.slots_per_page:
+            what = "has no copy for a second holder; fork a checkpoint" if not spec.grows else f"{tokens} tokens end inside a page"
+            raise LeaseError(f"{spec.name}: cannot be shared: {what}")
+        begin, end = int(held[FIRST_BAND + 2 * band]), tokens // spec.slots_per_page
+        if begin * spec.slots_per_page > spec.first_visible(tokens):
+            raise LeaseError(f"{spec.name}: tokens that position {tokens} can see have slid out; share a longer prefix")
+        after[FIRST_BAND + 2 * band : FIRST_BAND + 2 * band + 2] = begin, end
+        pages = leases.rows[band].read(slice(origin * leases.widths[band] + begin, origin * leases.widths[band] + end))
+        writes.append(RowWrite(heir * leases.widths[band] + np.arange(begin, end), pages))
+    for write in writes:
+        leases = hold_again(leases, write.pages)
+    return with_rows(evolve(leases, facts=leases.facts.write(np.array([heir]), after[None])), tuple(writes)), tuple(writes)
+
+
+def split(leases: Leases, handle: int, target: int, tokens: int) -> tuple[Leases, tuple[RowWrite, ...]]:
+    """Cut a lease at a page boundary: it keeps [0, tokens), the empty lease ``target`` takes the rest and the states.
+
+    No page changes. Raises: LeaseError, LeaseStale.
+    """
+    (head_slot, tail_slot), (held, empty) = slots_of(leases, [handle, target])
+    if not 0 < tokens < held[TOKENS] or empty[TOKENS]:
+        raise LeaseError(f"split at {tokens} a lease of {held[TOKENS]} tokens into one that holds {empty[TOKENS]}")
+    head, tail, writes = held.copy(), empty.copy(), []
+    head[TOKENS], tail[TOKENS] = tokens, held[TOKENS]
+    for band, spec in enumerate(leases.layout.bands):
+        if spec.grows and tokens % spec.slots_per_page:
+            raise LeaseError(f"{spec.name}: {tokens} tokens end inside a page of {spec.slots_per_page}")
+        column = FIRST_BAND + 2 * band
+        begin, end = int(held[column]), int(held[column + 1])
+        cut = min(max(begin, tokens // spec.slots_per_page), end) if spec.grows else begin
+        head[column : column + 2], tail[column : column + 2] = (begin, cut), (cut, end)
+        width = leases.widths[band]
+        pages = leases.rows[band].read(slice(head_slot * width + cut, head_slot * width + end))
+        writes.append(RowWrite(tail_slot * width + np.arange(cut, end), pages))
+    facts = leases.facts.write(np.array([head_slot, tail_slot]), np.stack((head, tail)))
+    return with_rows(evolve(leases, facts=facts), tuple(writes)), tuple(writes)
+
+
+def with_rows(leases: Leases, writes: tuple[RowWrite, ...]) -> Leases:
+    """The leases with row cells rewritten, one RowWrite per band."""
+    rows = tuple(
+        table.write(write.cells, write.pages) if len(write.cells) else table
+        for table, write in zip(leases.rows, writes, strict=True)
+    )
+    return evolve(leases, rows=rows)

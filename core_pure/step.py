@@ -1,0 +1,275 @@
+"""One serving step in arrays: who finished, who gets new tokens, which window pages slid out; one plan, no loop over requests.
+
+``step`` is the whole path of a batch through the core: it frees what finished sequences and slid windows hold, takes the
+pages that the new tokens need, as one ``advance``, and writes them into the lease rows. What the device needs besides the
+plan are the row cells that changed; block tables and write slots follow from rows and the page table.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from attrs import evolve, frozen
+from numpy.typing import NDArray
+
+from .advance import advance
+from .errors import LeaseError, PinError
+from .fits import Refusal
+from .layout import BandSpec, Demand
+from .leases import (
+    FIRST_BAND,
+    NONE,
+    TOKENS,
+    Leases,
+    RowWrite,
+    Slots,
+    close_slots,
+    flat,
+    hold_again,
+    let_go,
+    open_leases,
+    pages_held,
+    slots_of,
+    with_rows,
+)
+from .plan import NO_MOVES, Plan, triples
+from .state import ArenaState, Outcome, Pages
+
+Counts = NDArray[np.int64]
+
+
+@frozen
+class StepOutcome:
+    """What a step gives. slots, before, after: per request of the step, its row and its tokens before and after.
+
+    writes: per band the row cells that changed. pages: new ids per band.
+    """
+
+    state: ArenaState
+    leases: Leases
+    plan: Plan
+    pages: tuple[Pages, ...]
+    writes: tuple[RowWrite, ...]
+    slots: Slots
+    before: Counts
+    after: Counts
+
+
+class _Pages(NamedTuple):
+    """One band's page positions per request: held [begin, end), begin after sliding, end wanted."""
+
+    begin: Counts
+    end: Counts
+    cut: Counts
+    want: Counts
+
+
+def _positions(spec: BandSpec, band: int, facts: Counts, after: Counts, committed: Counts) -> _Pages:
+    begin, end = facts[:, FIRST_BAND + 2 * band], facts[:, FIRST_BAND + 2 * band + 1]
+    if not spec.grows:
+        return _Pages(begin, end, begin, np.where(after > 0, spec.pages_fixed, end))
+    want = np.maximum(end, -(-after // spec.slots_per_page))
+    if spec.window is None:
+        return _Pages(begin, end, begin, want)
+    if spec.retention == "chunked":
+        visible = committed // spec.window * spec.window
+    else:
+        visible = np.maximum(0, committed - spec.window + 1)
+    return _Pages(begin, end, np.minimum(np.maximum(begin, visible // spec.slots_per_page), end), want)
+
+
+def _asked(leases: Leases, facts: Counts, new_tokens: object, slid: object | None) -> tuple[Counts, list[_Pages]]:
+    new = np.asarray(new_tokens, np.int64)
+    before = facts[:, TOKENS]
+    if new.shape != before.shape or (len(new) and int(new.min()) < 0):
+        raise LeaseError(f"{len(before)} leases, but new tokens {new.shape}, least {new.min() if new.size else 0}")
+    after = before + new
+    if len(after) and int(after.max()) > leases.context:
+        raise LeaseError(f"{int(after.max())} tokens exceed the page table's {leases.context}; trim, or build with more context")
+    committed = before if slid is None else np.asarray(slid, np.int64)
+    if committed.shape != before.shape or (committed > before).any():
+        raise LeaseError("slid: committed tokens per lease, none above what the lease holds")
+    return after, [_positions(spec, band, facts, after, committed) for band, spec in enumerate(leases.layout.bands)]
+
+
+def pages_wanted(leases: Leases, handles: object, new_tokens: object, slid: object | None = None) -> Demand:
+    """Pages per band that a step with these tokens takes beyond what its slide frees. Raises: LeaseStale, LeaseError."""
+    _, facts = slots_of(leases, handles)
+    _, asked = _asked(leases, facts, new_tokens, slid)
+    return tuple(max(0, int((p.want - p.end).sum()) - int((p.cut - p.begin).sum())) for p in asked)
+
+
+def step(
+    state: ArenaState,
+    leases: Leases,
+    handles: object,
+    new_tokens: object,
+    finished: object = NONE,
+    slid: object | None = None,
+    *,
+    reader: int | None = None,
+    withhold: bool = False,
+) -> StepOutcome | Refusal:
+    """One serving step.
+
+    Args: handles: int64[n] leases, each once. new_tokens: int[n], tokens that each gets now (prompt chunk, 1 for decode, 0).
+    finished: leases that end; none of ``handles``. slid: int[n], tokens that are final per lease; window pages that no
+    token after them can see are released (default: all tokens held before the step). reader, withhold: see ``advance``.
+    Returns: a StepOutcome, or a Refusal; then nothing changed. Raises: LeaseStale, LeaseError, FenceError.
+    Cost: O(pages changed + requests).
+    """
+    slots, facts = slots_of(leases, handles)
+    ended, ended_facts = slots_of(leases, finished)
+    together = np.concatenate((slots, ended))
+    if len(together) > 1 and int(np.bincount(together).max()) > 1:
+        raise LeaseError("a lease is named twice in one step, or both served and finished")
+    after, asked = _asked(leases, facts, new_tokens, slid)
+    freed, writes = [], []
+    for band, p in enumerate(asked):
+        begin, end = ended_facts[:, FIRST_BAND + 2 * band], ended_facts[:, FIRST_BAND + 2 * band + 1]
+        freed += [pages_held(leases, band, ended, begin, end), pages_held(leases, band, slots, p.begin, p.cut)]
+    held, released = let_go(leases, np.concatenate(freed))
+    demand = tuple(int((p.want - p.end).sum()) for p in asked)
+    outcome = advance(state, release=released, demand=demand, reader=reader, withhold=withhold)
+    if isinstance(outcome, Refusal):
+        return outcome
+    for band, p in enumerate(asked):
+        writes.append(_row_write(leases.widths[band], slots, p, outcome.pages[band]))
+        facts[:, FIRST_BAND + 2 * band], facts[:, FIRST_BAND + 2 * band + 1] = p.cut, p.want
+    before = facts[:, TOKENS].copy()
+    facts[:, TOKENS] = after
+    held = close_slots(held, ended)
+    held = with_rows(evolve(held, facts=held.facts.write(slots, facts)) if len(slots) else held, tuple(writes))
+    return StepOutcome(outcome.state, held, outcome.plan, outcome.pages, tuple(writes), slots, before, after)
+
+
+def _row_write(width: int, slots: Slots, p: _Pages, pages: Pages) -> RowWrite:
+    """New pages at their positions; slid positions are zeroed, so that a masked kernel reads the sink there."""
+    base = slots * width
+    new = flat(base + p.end, p.want - p.end) if len(pages) else np.empty(0, np.intp)
+    if p.cut is p.begin or not (gone := p.cut - p.begin).any():
+        return RowWrite(new, pages)
+    old = flat(base + p.begin, gone)
+    return RowWrite(np.concatenate((old, new)), np.concatenate((np.zeros(len(old), np.int32), pages)))
+
+
+# --- what kernels read -------------------------------------------------------------------------------------------------
+
+
+def write_slots(step: StepOutcome, band: int) -> NDArray[np.int64]:
+    """Physical slots of the step's new tokens, request after request, int64[sum of new tokens].
+
+    In a state or encoder band: the first frame of each request, int64[n].
+    """
+    spec, width = step.leases.layout.bands[band], step.leases.widths[band]
+    rows = step.leases.rows[band]
+    if not spec.grows:
+        return step.state.frames_of(rows.read(step.slots * width)).astype(np.int64)
+    counts = step.after - step.before
+    single = len(counts) and int(counts.min()) == 1 == int(counts.max())
+    slots, tokens = (step.slots, step.before) if single else (np.repeat(step.slots, counts), flat(step.before, counts))
+    pages = rows.read(slots * width + tokens // spec.slots_per_page)
+    return step.state.frames_of(pages).astype(np.int64) * spec.slots_per_page + tokens % spec.slots_per_page
+
+
+def block_table(state: ArenaState, leases: Leases, slots: Slots, band: int, columns: int) -> NDArray[np.int32]:
+    """Frames by page position, int32[n, columns]; 0 (the sink) where a lease holds no page."""
+    width = leases.widths[band]
+    if columns > width:
+        raise LeaseError(f"{columns} columns asked for; rows of {leases.layout.names[band]} are {width} wide")
+    cells = slots[:, None] * width + np.arange(columns)
+    facts = leases.facts.read(slots)
+    begin, end = facts[:, FIRST_BAND + 2 * band], facts[:, FIRST_BAND + 2 * band + 1]
+    inside = (np.arange(columns) >= begin[:, None]) & (np.arange(columns) < end[:, None])
+    return state.frames_of(np.where(inside, leases.rows[band].read(cells), 0))
+
+
+def extents(state: ArenaState, leases: Leases, handle: int) -> list[tuple[str, int, int, int]]:
+    """Where a lease's bytes are: (band, page position, byte offset, bytes), by band and position, never by frame.
+
+    For transfers; addresses hold while the pages are pinned. Raises: PinError when one is not, LeaseStale.
+    """
+    slots, facts = slots_of(leases, [handle])
+    places = []
+    for at, band in enumerate(state.bands):
+        begin, end = facts[:, FIRST_BAND + 2 * at], facts[:, FIRST_BAND + 2 * at + 1]
+        pages = pages_held(leases, at, slots, begin, end)
+        loose = [int(page) for page in pages if int(page) - band.home.id_base not in band.held.pins]
+        if loose:
+            raise PinError(f"{band.name}: page {loose[0]} is not pinned; its address may change")
+        size = band.spec.frame_bytes
+        frames = state.frames_of(pages).tolist()
+        places += [(band.name, int(begin[0]) + i, frame * size, size) for i, frame in enumerate(frames)]
+    return places
+
+
+# --- single leases -----------------------------------------------------------------------------------------------------
+
+
+def trim(
+    state: ArenaState, leases: Leases, handles: object, tokens: object, *, reader: int | None = None
+) -> StepOutcome:
+    """Shrink leases to ``tokens`` each (rejected drafts, aborted prefill); pages past the end go. States stay as they are.
+
+    Raises: LeaseError for more tokens than held, or fewer than the window that has slid out allows; LeaseStale.
+    """
+    slots, facts = slots_of(leases, handles)
+    left = np.asarray(tokens, np.int64)
+    if left.shape != facts[:, TOKENS].shape or (left > facts[:, TOKENS]).any() or (left < 0).any():
+        raise LeaseError(f"trim to {left.tolist()[:4]} tokens; the leases hold {facts[:, TOKENS].tolist()[:4]}")
+    freed, writes, after = [], [], facts.copy()
+    for band, spec in enumerate(leases.layout.bands):
+        begin, end = facts[:, FIRST_BAND + 2 * band], facts[:, FIRST_BAND + 2 * band + 1]
+        keep = np.minimum(end, -(-left // spec.slots_per_page)) if spec.grows else end
+        visible = np.array([spec.first_visible(int(n)) for n in left]) if spec.slides else np.zeros_like(left)
+        if spec.slides and ((left > 0) & (begin * spec.slots_per_page > visible)).any():
+            raise LeaseError(f"{spec.name}: the window before token {left.tolist()[:4]} has slid out; recompute instead")
+        keep = np.maximum(keep, begin)
+        freed.append(pages_held(leases, band, slots, keep, end))
+        cells = flat(slots * leases.widths[band] + keep, end - keep)
+        writes.append(RowWrite(cells, np.zeros(len(cells), np.int32)))
+        after[:, FIRST_BAND + 2 * band + 1] = keep
+    after[:, TOKENS] = left
+    held, released = let_go(leases, np.concatenate(freed))
+    outcome = advance(state, release=released, reader=reader)
+    assert isinstance(outcome, Outcome)
+    held = with_rows(evolve(held, facts=held.facts.write(slots, after)), tuple(writes))
+    return StepOutcome(outcome.state, held, outcome.plan, outcome.pages, tuple(writes), slots, left, left)
+
+
+def fork(
+    state: ArenaState, leases: Leases, handle: int, *, reader: int | None = None
+) -> tuple[StepOutcome, int] | Refusal:
+    """A second lease with the same tokens: whole pages are shared, the last partial page and the states are copied.
+
+    Returns: the step (its plan carries the copies) and the new handle; or a Refusal, nothing changed.
+    """
+    opened, (child,) = open_leases(leases, 1)
+    (parent_slot, child_slot), (held, empty) = slots_of(opened, [handle, child])
+    tokens, after, demand, sources = int(held[TOKENS]), empty.copy(), [], []
+    for band, spec in enumerate(opened.layout.bands):
+        begin, end = int(held[FIRST_BAND + 2 * band]), int(held[FIRST_BAND + 2 * band + 1])
+        if spec.grows:
+            end = min(end, -(-tokens // spec.slots_per_page))
+        whole = max(begin, tokens // spec.slots_per_page) if spec.grows else begin
+        row = parent_slot * opened.widths[band]
+        shared = opened.rows[band].read(slice(row + begin, row + whole))
+        sources.append((begin, whole, shared, opened.rows[band].read(slice(row + whole, row + end))))
+        after[FIRST_BAND + 2 * band : FIRST_BAND + 2 * band + 2] = begin, end
+        demand.append(end - whole)
+    outcome = advance(state, demand=tuple(demand), reader=reader)
+    if isinstance(outcome, Refusal):
+        return outcome
+    after[TOKENS] = tokens
+    writes, copies = [], []
+    for band, (begin, _, shared, copied) in enumerate(sources):
+        opened = hold_again(opened, shared) if len(shared) else opened
+        pages = np.concatenate((shared, outcome.pages[band]))
+        writes.append(RowWrite(child_slot * opened.widths[band] + np.arange(begin, begin + len(pages)), pages))
+        copies.append(triples(band, outcome.state.frames_of(copied), outcome.state.frames_of(outcome.pages[band])))
+    plan = evolve(outcome.plan, copies=np.concatenate(copies), fills=NO_MOVES)
+    opened = with_rows(evolve(opened, facts=opened.facts.write(np.array([child_slot]), after[None])), tuple(writes))
+    counts = np.array([tokens])
+    done = StepOutcome(outcome.state, opened, plan, outcome.pages, tuple(writes), np.array([child_slot]), counts, counts)
+    return done, int(child)
