@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
+from attrs import evolve
+
 from core_pure.errors import ConfigError
 from core_pure.geometry import (
     ITEMSIZE,
@@ -19,7 +21,7 @@ from models.choices import Context
 AttentionBuilder: TypeAlias = Callable[[Context, int, str], LayerKind]
 
 WINDOW_KEYS = ("sliding_window", "sliding_window_size", "attention_window_size", "window_size")
-HEADS_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+HEADS_KEYS = ("num_attention_heads", "attention_heads", "n_head", "n_heads", "num_heads")
 KV_HEADS_KEYS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num")
 HIDDEN_KEYS = ("hidden_size", "n_embd", "d_model", "dim")
 HEAD_DIM_KEYS = ("head_dim", "attention_head_dim", "kv_channels", "d_kv")
@@ -101,7 +103,7 @@ def every_head(context: Context, index: int, what: str) -> LayerKind:
 def gemma4(context: Context, index: int, what: str) -> LayerKind:
     """Gemma 4: full layers have wider heads, and fewer of them where K and V share their projection."""
     fields = context.fields
-    if what != "full":
+    if what != "full" or fields.has("per_layer_config"):
         return grouped(context, index, what)
     heads = None
     if fields.has("num_global_key_value_heads") and fields.flag("attention_k_eq_v", True):
@@ -110,14 +112,17 @@ def gemma4(context: Context, index: int, what: str) -> LayerKind:
 
 
 def mimo(context: Context, index: int, what: str) -> LayerKind:
-    """MiMo-V2-Flash: V narrower than K, and heads of their own for window layers."""
+    """MiMo-V2-Flash: V narrower than K, heads of their own for window layers, and a size that leaves out the query."""
     fields = context.fields
     if what == "full":
         return grouped(context, index, what, value_dim=fields.integer("v_head_dim"))
     heads = fields.integer("swa_num_key_value_heads", default=fields.integer("num_key_value_heads"))
     key_dim = fields.integer("swa_head_dim", default=fields.integer("head_dim"))
     value_dim = fields.integer("swa_v_head_dim", default=fields.integer("v_head_dim"))
-    return grouped(context, index, what, heads=heads, head_dim=key_dim, value_dim=value_dim)
+    kind = grouped(context, index, what, heads=heads, head_dim=key_dim, value_dim=value_dim)
+    if fields.has("sliding_window_size") and isinstance(kind, SlidingWindow):
+        return evolve(kind, window=fields.integer("sliding_window_size") + 1)
+    return kind
 
 
 def latent(context: Context, index: int, what: str) -> LayerKind:

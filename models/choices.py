@@ -1,8 +1,9 @@
 """What a deployment chooses beside the checkpoint: ranks, dtypes, and whose bookkeeping of states is meant."""
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from core_pure.errors import ConfigError
 from core_pure.geometry import ITEMSIZE
@@ -63,6 +64,21 @@ class Context:
     def tp(self) -> int:
         """Tensor-parallel ranks."""
         return self.choices.tp
+
+    def at(self, layer: int) -> "Context":
+        """The context of one layer: fields that ``per_layer_config`` overrides for it, by its number as text."""
+        overrides = self.fields.data.get("per_layer_config")
+        if overrides is None:
+            return self
+        if not isinstance(overrides, Mapping):
+            raise self.fields.error("per_layer_config", overrides, "an object from layer numbers to fields")
+        merged = dict(self.fields.data)
+        for number, values in overrides.items():
+            if not str(number).isdigit() or not isinstance(values, Mapping):
+                raise self.fields.error("per_layer_config", {number: values}, "a layer number and an object of fields")
+            if int(number) == layer:
+                merged.update(values)
+        return evolve(self, fields=evolve(self.fields, data=merged))
 
     def split(self, key: str, count: int) -> int:
         """A dimension that is sharded: ``count`` over the ranks. Raises ConfigError if it does not divide."""

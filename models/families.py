@@ -121,7 +121,7 @@ def kinds_of(context: Context, family: Family) -> list[tuple[LayerKind, ...]]:
     layers = patterns.layer_count(fields) * family.caches_per_layer
     words = patterns.layer_words(fields, layers, family.pattern)
     owners = _cache_owners(fields, words)
-    return [_kinds(context, family, index, word) if owners[index] else () for index, word in enumerate(words)]
+    return [_kinds(context.at(i), family, i, word) if owners[i] else () for i, word in enumerate(words)]
 
 
 def _kinds(context: Context, family: Family, index: int, word: str) -> tuple[LayerKind, ...]:
