@@ -24,6 +24,8 @@ class Tuning:
 
     tile_words: int = 512
     tile_warps: int = 4
+    load_cache: str = ""
+    store_cache: str = ""
     move_programs: int = 4224
     finish_programs: int = 528
     block: int = 256
@@ -38,7 +40,10 @@ INTERPRETED = Tuning(tile_words=4096, move_programs=3, finish_programs=3, block=
 
 def move_wave(arena: Tensor, staging: Tensor, at_wave: int, tuning: Tuning = TUNED) -> None:
     """One wave of moves. Shapes: arena int64[words]; staging int32[chunk]."""
-    frames.move_wave[(tuning.move_programs,)](arena, staging, at_wave, TILE=tuning.tile_words, num_warps=tuning.tile_warps)
+    frames.move_wave[(tuning.move_programs,)](
+        arena, staging, at_wave, TILE=tuning.tile_words, LOAD=tuning.load_cache, STORE=tuning.store_cache,
+        num_warps=tuning.tile_warps,
+    )  # fmt: skip
 
 
 def finish_plan(arena: Tensor, staging: Tensor, frame_of: Tensor, lease_pages: Tensor, tuning: Tuning = TUNED) -> None:

@@ -16,10 +16,11 @@ WAVE_ROW_WORDS = tl.constexpr(chunk.WAVE_ROW_WORDS)
 
 
 @triton.jit
-def move_wave(arena, staging, at_wave, TILE: tl.constexpr):
+def move_wave(arena, staging, at_wave, TILE: tl.constexpr, LOAD: tl.constexpr, STORE: tl.constexpr):
     """Copy the frames of one wave inside the arena, in place.
 
     Shapes: arena int64[words of 8 bytes]; staging int32[chunk]; at_wave: header word of the wave's (offset, count).
+    LOAD and STORE are cache modifiers: moved bytes are touched once.
     Requires: no target byte of the wave is occupied when it starts (proved by the core). Offsets are 64-bit.
     """
     lanes = tl.arange(0, TILE)
@@ -39,8 +40,8 @@ def move_wave(arena, staging, at_wave, TILE: tl.constexpr):
             source = tl.load(at + 1).to(tl.int64) * units * 2
             target = tl.load(at + 2).to(tl.int64) * units * 2
             offsets = (step - row * tiles).to(tl.int64) * TILE + lanes
-            held = tl.load(arena + source + offsets, mask=offsets < length)
-            tl.store(arena + target + offsets, held, mask=offsets < length)
+            held = tl.load(arena + source + offsets, mask=offsets < length, cache_modifier=LOAD)
+            tl.store(arena + target + offsets, held, mask=offsets < length, cache_modifier=STORE)
             step += tl.num_programs(0)
         segment += SEGMENT_WORDS
 
