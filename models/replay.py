@@ -1,0 +1,162 @@
+"""Replay: one trace through the one loop, once per policy, at equal bytes; what came out, as rows and series.
+
+Which pool stands behind the name ``arena`` is decided by the caller, who may have a buffer; everything else is here.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from typing import Protocol
+
+from attrs import define, field, frozen
+
+from core_pure.capacity import Pool
+from core_pure.errors import ConfigError, LayoutError
+from core_pure.geometry import BandGeometry
+from core_pure.layout import Layout
+from core_pure.verify import Violation
+from models.loop import LoopOptions, Observer, ServingLoop, StepRecord
+from models.padded import padded_page
+from models.pools import SGLANG_DEFAULT_SHARE, PaddedPages, StaticPools
+from models.progress import Display
+from models.statistics import Meter, Statistics, Summary, summarise
+from models.traces import Trace
+
+ARENA, PADDED, STATIC_DEFAULT = "arena", "padded", "static-default"
+SHARES = tuple(range(10, 100, 10))  # per cent of the bytes that go to state
+STATIC = {f"static-{share}": Fraction(share, 100) for share in SHARES} | {STATIC_DEFAULT: SGLANG_DEFAULT_SHARE}
+POLICIES = (ARENA, *STATIC, PADDED)
+GROUPS = {"all": POLICIES, "static": tuple(STATIC), "compare": (ARENA, STATIC_DEFAULT, PADDED)}
+KIBIBYTE = 1_024  # ru_maxrss is in KiB on Linux
+VIOLATIONS_TOLD = 10
+
+Check = Callable[[Pool], Iterable[Violation | str]]
+
+
+@frozen
+class Setting:
+    """What every policy of one comparison shares."""
+
+    model: str
+    layout: Layout
+    trace: Trace
+    options: LoopOptions
+
+
+class ArenaRig(Protocol):
+    """An arena ready to be served from, with what watches it."""
+
+    pool: Pool
+    meter: Meter
+    checks: Sequence[Check]  # run after every step
+
+
+@define
+class Run:
+    """One policy's outcome. ``failed`` says why its pool could not be built at all; then there is no summary."""
+
+    policy: str
+    summary: Summary | None = None
+    stats: Statistics = field(factory=Statistics)
+    failed: str = ""
+    violations: list[str] = field(factory=list)
+    checks_made: int = 0
+    max_request_tokens: int = 0
+
+
+@define
+class Verifier:
+    """Runs every check after every step."""
+
+    checks: Sequence[Check]
+    violations: list[str] = field(factory=list)
+    made: int = 0
+
+    def after_step(self, loop: ServingLoop, record: StepRecord) -> None:
+        """Check the pool as it stands now."""
+        for check in self.checks:
+            self.made += 1
+            self.violations.extend(f"step {record.number}: {found}" for found in check(loop.pool))
+
+
+def parse_policies(text: str) -> tuple[str, ...]:
+    """Policy names out of a comma-separated list of names and groups, each once, in the order of POLICIES."""
+    wanted: set[str] = set()
+    for word in text.split(","):
+        members = GROUPS.get(word.strip(), (word.strip(),))
+        unknown = [name for name in members if name not in POLICIES]
+        if unknown:
+            raise ConfigError(f"policy {unknown[0]!r} is unknown; there are {', '.join((*GROUPS, *POLICIES))}")
+        wanted.update(members)
+    return tuple(name for name in POLICIES if name in wanted)
+
+
+def rival(policy: str, setting: Setting) -> Pool:
+    """The pool of a policy that is not the arena. Raises: LayoutError when the bytes hold no such pool."""
+    chunk = setting.options.prefill_tokens
+    if policy == PADDED:
+        geometries = [band.geometry for band in setting.layout.bands]
+        known: list[BandGeometry] = [geometry for geometry in geometries if geometry is not None]
+        return PaddedPages(padded_page(known), setting.layout.total_bytes, chunk)
+    return StaticPools.split(setting.layout, STATIC[policy], chunk)
+
+
+def replay(
+    setting: Setting, policies: Sequence[str], make_arena: Callable[[], ArenaRig], *, verify: bool, display: Display
+) -> tuple[list[Run], bool]:
+    """Serve the trace under each policy in turn.
+
+    Returns: the runs so far, and whether the user interrupted (then the last run is marked partial).
+    """
+    runs: list[Run] = []
+    for policy in policies:
+        run = Run(policy)
+        runs.append(run)
+        meter: Meter | None = None
+        checks: Sequence[Check] = (lambda pool: pool.verify(),) if verify else ()
+        try:
+            if policy == ARENA:
+                rig = make_arena()
+                pool, meter, checks = rig.pool, rig.meter, rig.checks
+            else:
+                pool = rival(policy, setting)
+        except LayoutError as error:
+            if policy == ARENA:
+                raise
+            run.failed = str(error)
+            continue
+        if _serve(run, pool, meter, checks, setting, display):
+            return runs, True
+    return runs, False
+
+
+def _serve(
+    run: Run, pool: Pool, meter: Meter | None, checks: Sequence[Check], setting: Setting, display: Display
+) -> bool:
+    """Run the loop to its end, or to an interrupt (True), and fill in the run."""
+    watch = display.watch(run.policy, len(setting.trace))
+    verifier = Verifier(checks, run.violations)
+    observers: list[Observer] = [run.stats, verifier, watch]
+    loop = ServingLoop(pool, setting.trace, setting.options, observers=observers)
+    run.max_request_tokens = loop.tokens_max
+    begun, partial = time.perf_counter(), False
+    try:
+        loop.run()
+    except KeyboardInterrupt:
+        partial = True
+    wall = time.perf_counter() - begun
+    run.checks_made = verifier.made
+    run.summary = summarise(
+        run.policy, loop, run.stats, meter, wall=wall, peak_process_bytes=peak_process_bytes(), partial=partial,
+        violations=len(run.violations),
+    )  # fmt: skip
+    watch.draw(loop, "interrupted" if partial else f"{wall:.1f} s")
+    return partial
+
+
+def peak_process_bytes() -> int:
+    """The most memory this process has held so far. Units: bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBIBYTE
