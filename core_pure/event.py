@@ -22,7 +22,6 @@ from .fences import launch, retire
 from .fits import Refusal
 from .layout import Demand
 from .pins import pin, unpin
-from .plan import NOTHING, encode
 from .state import ArenaState, Outcome
 
 Words = NDArray[np.int64]
@@ -80,8 +79,7 @@ def apply(state: ArenaState, event: Event) -> Outcome | Refusal:
     outcome = _TRANSITIONS[event.kind](state, event)
     if isinstance(outcome, Refusal):
         return outcome
-    plan = encode(outcome.plan) if outcome.plan is not NOTHING else np.empty(0, np.int32)
-    digest = chained(state.digest, encode_event(event), plan)
+    digest = chained(state.digest, encode_event(event), outcome.plan.words)
     return evolve(outcome, state=evolve(outcome.state, digest=digest))
 
 

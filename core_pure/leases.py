@@ -112,7 +112,8 @@ def pages_held(leases: Leases, band: int, slots: Slots, begin: NDArray[np.int64]
     counts = end - begin
     if not counts.any():
         return np.empty(0, np.int32)
-    return leases.rows[band].read(flat(slots * leases.widths[band] + begin, counts))
+    pages: NDArray[np.int32] = leases.rows[band].read(flat(slots * leases.widths[band] + begin, counts))
+    return pages
 
 
 def pages_of(leases: Leases, handle: int) -> tuple[NDArray[np.int32], ...]:

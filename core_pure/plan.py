@@ -8,6 +8,7 @@ is occupied when the wave starts, so a wave is one launch. This file knows nothi
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,13 @@ class Plan:
         """Frames moved, copies not counted."""
         return sum(len(wave) for wave in self.waves)
 
+    @cached_property
+    def words(self) -> Rows:
+        """The encoded plan, made once: the digest hashes what the device is sent. Not to be written to."""
+        words = encode(self)
+        words.flags.writeable = False
+        return words
+
     @property
     def is_empty(self) -> bool:
         """True when nothing at all is to be done."""
@@ -70,7 +78,7 @@ class Plan:
         )
 
     def __hash__(self) -> int:
-        return hash(encode(self).tobytes())
+        return hash(self.words.tobytes())
 
 
 NOTHING = Plan()

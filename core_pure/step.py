@@ -13,8 +13,8 @@ import numpy as np
 from attrs import evolve, frozen
 from numpy.typing import NDArray
 
-from .advance import advance
 from .errors import LeaseError, PinError
+from .event import Event, apply
 from .fits import Refusal
 from .layout import BandSpec, Demand
 from .leases import (
@@ -54,6 +54,7 @@ class StepOutcome:
     slots: Slots
     before: Counts
     after: Counts
+    event: Event
 
 
 class _Pages(NamedTuple):
@@ -131,7 +132,8 @@ def step(
         freed += [pages_held(leases, band, ended, begin, end), pages_held(leases, band, slots, p.begin, p.cut)]
     held, released = let_go(leases, np.concatenate(freed))
     demand = tuple(int((p.want - p.end).sum()) for p in asked)
-    outcome = advance(state, release=released, demand=demand, reader=reader, withhold=withhold)
+    event = Event("advance", None, reader, demand, released.astype(np.int64), withhold)
+    outcome = apply(state, event)
     if isinstance(outcome, Refusal):
         return outcome
     for band, p in enumerate(asked):
@@ -141,7 +143,7 @@ def step(
     facts[:, TOKENS] = after
     held = close_slots(held, ended)
     held = with_rows(evolve(held, facts=held.facts.write(slots, facts)) if len(slots) else held, tuple(writes))
-    return StepOutcome(outcome.state, held, outcome.plan, outcome.pages, tuple(writes), slots, before, after)
+    return StepOutcome(outcome.state, held, outcome.plan, outcome.pages, tuple(writes), slots, before, after, event)
 
 
 def _row_write(width: int, slots: Slots, p: _Pages, pages: Pages) -> RowWrite:
@@ -232,10 +234,11 @@ def trim(
         after[:, FIRST_BAND + 2 * band + 1] = keep
     after[:, TOKENS] = left
     held, released = let_go(leases, np.concatenate(freed))
-    outcome = advance(state, release=released, reader=reader)
+    event = Event("advance", None, reader, (), released.astype(np.int64))
+    outcome = apply(state, event)
     assert isinstance(outcome, Outcome)
     held = with_rows(evolve(held, facts=held.facts.write(slots, after)), tuple(writes))
-    return StepOutcome(outcome.state, held, outcome.plan, outcome.pages, tuple(writes), slots, left, left)
+    return StepOutcome(outcome.state, held, outcome.plan, outcome.pages, tuple(writes), slots, left, left, event)
 
 
 def fork(
@@ -258,7 +261,8 @@ def fork(
         sources.append((begin, whole, shared, opened.rows[band].read(slice(row + whole, row + end))))
         after[FIRST_BAND + 2 * band : FIRST_BAND + 2 * band + 2] = begin, end
         demand.append(end - whole)
-    outcome = advance(state, demand=tuple(demand), reader=reader)
+    event = Event("advance", None, reader, tuple(demand))
+    outcome = apply(state, event)
     if isinstance(outcome, Refusal):
         return outcome
     after[TOKENS] = tokens
@@ -271,5 +275,5 @@ def fork(
     plan = evolve(outcome.plan, copies=np.concatenate(copies), fills=NO_MOVES)
     opened = with_rows(evolve(opened, facts=opened.facts.write(np.array([child_slot]), after[None])), tuple(writes))
     counts = np.array([tokens])
-    done = StepOutcome(outcome.state, opened, plan, outcome.pages, tuple(writes), np.array([child_slot]), counts, counts)
+    done = StepOutcome(outcome.state, opened, plan, outcome.pages, tuple(writes), np.array([child_slot]), counts, counts, event)
     return done, int(child)
