@@ -75,9 +75,7 @@ def translate_ids(ids: Tensor, frame_of: Tensor, out: Tensor, lengths: Tensor | 
     )  # fmt: skip
 
 
-def translate_slots(
-    ids: Tensor, positions: Tensor, frame_of: Tensor, out: Tensor, slots_per_page: int, block: int = 128
-) -> None:
+def translate_slots(ids: Tensor, positions: Tensor, frame_of: Tensor, out: Tensor, slots_per_page: int, block: int = 128) -> None:
     """Page ids and positions to write slots; see ``ops.translate_writes``."""
     grid = (max(1, -(-ids.numel() // block)),)
     translate.translate_slots[grid](ids, positions, frame_of, out, ids.numel(), frame_of.numel(), slots_per_page, BLOCK=block)

@@ -7,10 +7,12 @@ captured decode graph can read them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
 from attrs import frozen
+from numpy.typing import NDArray
 
 from core_pure.errors import LeaseError
 from core_pure.geometry import table_pages
@@ -21,6 +23,8 @@ from . import chunk
 from .chunk import BAND_WORDS
 from .errors import StepTooLarge
 from .packing import Batch
+
+Integers = NDArray[np.integer[Any]]
 
 
 @frozen
@@ -100,10 +104,10 @@ class DeviceTables:
         held = (self.bands, self.frame_of, self.lease_pages, self.tables, self.writes)
         return sum(tensor.numel() * tensor.element_size() for tensor in held)
 
-    def batch_of(self, lease_rows: Rows, before: Rows, new: Rows) -> Batch:
+    def batch_of(self, lease_rows: Integers, before: Integers, new: Integers) -> Batch:
         """The batch rows of one step, with the stale tails that the step before left.
 
-        Args: lease_rows, before (tokens held), new (tokens of this step): int32[n] each. The result is valid until the
+        Args: lease_rows, before (tokens held), new (tokens of this step): integers[n] each. The result is valid until the
         next call. Raises: StepTooLarge, LeaseError (a sequence beyond the page table); nothing has changed then.
         """
         count = len(lease_rows)
