@@ -13,7 +13,7 @@ import numpy as np
 from attrs import evolve
 from numpy.typing import NDArray
 
-from .band import Band, Frames, bind, dissolve, reseat, unbind
+from .band import NO_FRAMES, Band, Frames, bind, dissolve, reseat, unbind
 from .chain import windows
 from .errors import FenceError, LayoutError, PromiseBroken
 from .fits import NOW, RELIEF, After, Refusal, claims, is_feasible, over_maximum, refusal
@@ -33,8 +33,8 @@ class _Bound(NamedTuple):
 
     ids: NDArray[np.intp]
     frames: Frames
-    moved: NDArray[np.intp]
-    moved_to: Frames
+    moved: NDArray[np.intp] = NO_FRAMES
+    moved_to: Frames = NO_FRAMES
 
 
 class _Placed(NamedTuple):
@@ -75,19 +75,18 @@ def advance(
         return Outcome(freed, Plan(rows=_rows(freed, released, {})), (NOBODY,) * len(wanted))
     at, wait = freed, None
     placed = _placed_now(at, wanted)
-    if placed is None:
-        if withhold:
+    if placed is None and withhold:
+        return refusal(freed, wanted, NOW)
+    if placed is None and reader is not None:
+        if not is_feasible(freed, wanted, After(reader)):
             return refusal(freed, wanted, NOW)
-        if reader is not None:
-            if not is_feasible(freed, wanted, After(reader)):
-                return refusal(freed, wanted, NOW)
-            wait = reader
-            at = freed.with_bands([dissolve(band, reader) for band in freed.bands])
-            placed = _placed_now(at, wanted)
-        if placed is None:
-            if not is_feasible(at, wanted, RELIEF):
-                return refusal(freed, wanted, RELIEF)
-            placed = relieved(at, wanted)
+        wait = reader
+        at = freed.with_bands([dissolve(band, reader) for band in freed.bands])
+        placed = _placed_now(at, wanted)
+    if placed is None:
+        if not is_feasible(at, wanted, RELIEF):
+            return refusal(freed, wanted, RELIEF)
+        placed = relieved(at, wanted)
     after = at.with_bands(placed.bands)
     plan = Plan(placed.waves, NO_MOVES, _fills(after, placed.bound), _rows(after, released, placed.bound), wait)
     return Outcome(after, plan, _new_pages(after, placed.bound))
@@ -145,7 +144,7 @@ def _released(
     state: ArenaState, pages: object, reader: int | None
 ) -> tuple[ArenaState, dict[int, NDArray[np.intp]]]:
     """The state with the pages unbound, and the page indices per band."""
-    split = dict(by_band(state, pages))
+    split = by_band(state, pages)
     if not split:
         return state, split
     bands = list(state.bands)
@@ -158,19 +157,25 @@ def _placed_now(state: ArenaState, wanted: Demand) -> _Placed | None:
     """Bind without moving anything; None when that does not fit."""
     if over_maximum(state, wanted) >= 0:
         return None
-    spans: list[tuple[int, int]] | None = None
-    if any(pages > band.holes for band, pages in zip(state.bands, wanted, strict=True)):
-        spans = windows(claims(state, wanted, NOW), state.layout.sink_bytes, state.layout.total_bytes)
-        if spans is None:
-            return None
+    spans = _spans_now(state, wanted)
+    if spans is None:
+        return None
     bands, bound = list(state.bands), {}
     for at, pages in enumerate(wanted):
         if pages:
             band = bands[at]
-            frames = seats(band, (band.low, band.high) if spans is None else spans[at], pages)
-            bands[at], ids = bind(band, frames)
-            bound[at] = _Bound(ids, frames, ids[:0], frames[:0])
+            frames, own = seats(band, spans[at], pages)
+            bands[at], ids = bind(band, frames, own)
+            bound[at] = _Bound(ids, frames)
     return _Placed(tuple(bands), bound, ())
+
+
+def _spans_now(state: ArenaState, wanted: Demand) -> Sequence[tuple[int, int]] | None:
+    """Where each band may stand when nothing moves; as they stand, when every band's holes are enough."""
+    for band, pages in zip(state.bands, wanted, strict=True):
+        if pages > band.holes:
+            return windows(claims(state, wanted, NOW), state.layout.sink_bytes, state.layout.total_bytes)
+    return [(band.low, band.high) for band in state.bands]
 
 
 def relieved(state: ArenaState, wanted: Demand) -> _Placed:
@@ -179,7 +184,7 @@ def relieved(state: ArenaState, wanted: Demand) -> _Placed:
     for at, window in enumerate(relief_windows(state, wanted)):
         band = bands[at]
         sources = displaced(band, window)
-        chosen = seats(band, window, len(sources) + wanted[at])
+        chosen, _ = seats(band, window, len(sources) + wanted[at])
         if len(chosen) < len(sources) + wanted[at]:
             raise PromiseBroken(f"{band.name}: window {window} has {len(chosen)} seats for {len(sources)} + {wanted[at]}")
         targets, frames = chosen[: len(sources)], chosen[len(sources) :]
@@ -188,14 +193,17 @@ def relieved(state: ArenaState, wanted: Demand) -> _Placed:
         if len(sources):
             bands[at], moved = reseat(band, sources, targets)
         if len(frames):
-            bands[at], ids = bind(bands[at], frames)
+            own = (frames >= bands[at].low) & (frames < bands[at].high)
+            frames = np.concatenate((frames[own], frames[~own]))
+            bands[at], ids = bind(bands[at], frames, int(own.sum()))
         bound[at] = _Bound(ids, frames, moved, targets)
     return _Placed(tuple(bands), bound, schedule(moves))
 
 
 def _fills(state: ArenaState, bound: dict[int, _Bound]) -> Rows:
     """Zero every page handed out, so that bytes nobody wrote read as finite numbers."""
-    blocks = [triples(at, got.frames, ZERO) for at, got in bound.items() if state.bands[at].spec.zero_on_bind]
+    zeroed = (at for at, got in bound.items() if len(got.frames) and state.bands[at].spec.zero_on_bind)
+    blocks = [triples(at, bound[at].frames, ZERO) for at in zeroed]
     return stack(blocks, NO_MOVES)
 
 
@@ -204,7 +212,10 @@ def _rows(state: ArenaState, released: dict[int, NDArray[np.intp]], bound: dict[
     blocks = []
     for at, got in bound.items():
         base = state.bands[at].home.id_base
-        blocks += [pairs(got.moved + base, got.moved_to), pairs(got.ids + base, got.frames)]
+        if len(got.moved):
+            blocks.append(pairs(got.moved + base, got.moved_to))
+        if len(got.ids):
+            blocks.append(pairs(got.ids + base, got.frames))
     for at, ids in released.items():
         band = state.bands[at]
         gone = ids[band.frame_of.read(ids) < 0] if at in bound else ids

@@ -68,15 +68,15 @@ class Home:
 class Band:
     """One band's value. Units: frames and page *indices* of this band (page id = id_base + index).
 
-    frame_of[index] is the frame of a bound page; of an unbound one, -1 - its position in ``ids``, so that a duplicate
-    release is found by one write and one gather. ids[0:spare] are recycled indices; from ``fresh`` on none was used.
+    frame_of[index] is the frame of a bound page; of an unbound one, any negative number: a release
+    writes distinct ones, so that a page named twice is found by one write and one gather. ids[0:spare] are recycled indices; from ``fresh`` on none was used.
     """
 
     home: Home
     frame_of: Table
     page_of: Table
     ids: Table
-    blocks: NDArray[np.int32]  # holes per block of frames; copied, never written in place
+    blocks: NDArray[np.intp]  # holes per block of frames; copied, never written in place
     live: int
     spare: int
     fresh: int
@@ -145,7 +145,7 @@ class Band:
 
 def empty_band(home: Home) -> Band:
     """A band that holds nothing."""
-    blocks = np.zeros((home.frames_limit >> BLOCK_BITS) + 1, np.int32)
+    blocks = np.zeros((home.frames_limit >> BLOCK_BITS) + 1, np.intp)
     return Band(
         home,
         Table.full(home.ids_max + 1, -1),
@@ -168,17 +168,16 @@ def nearest_holes(band: Band, count: int, *, from_top: bool) -> Frames:
     """The ``count`` lowest holes of the span, ascending, or the highest, descending. Requires: count <= band.holes."""
     if count == 0:
         return NO_FRAMES
-    filled = np.flatnonzero(band.blocks)
-    span, holes = band.high - band.low, band.holes
-    reach = int(1.25 * count * span / holes) + 64  # what a uniform spread would need, and a quarter more
+    reach = int(1.25 * count * (band.high - band.low) / band.holes) + 64  # what a uniform spread needs, and a quarter more
+    filled = band.blocks > 0
     if from_top:
-        stop = min(band.high, (int(filled[-1]) + 1) << BLOCK_BITS)
+        stop = min(band.high, (len(filled) - int(filled[::-1].argmax())) << BLOCK_BITS)
         found = band.page_of.find(FREE, max(band.low, stop - reach), stop, from_top=True)
     else:
-        start = max(band.low, int(filled[0]) << BLOCK_BITS)
+        start = max(band.low, int(filled.argmax()) << BLOCK_BITS)
         found = band.page_of.find(FREE, start, min(band.high, start + reach))
     if len(found) < count:
-        found = _holes_by_block(band, count, filled, from_top=from_top)
+        found = _holes_by_block(band, count, filled.nonzero()[0], from_top=from_top)
     return found[:count]
 
 
@@ -198,38 +197,43 @@ def _holes_by_block(band: Band, count: int, filled: Frames, *, from_top: bool) -
 def next_ids(band: Band, count: int) -> NDArray[np.intp]:
     """The page indices that ``bind`` will hand out: recycled ones from the top of the stack, then fresh ones."""
     recycled = min(count, band.spare)
-    fresh = np.arange(band.fresh, band.fresh + count - recycled)
     if recycled == 0:
-        return fresh
+        return np.arange(band.fresh, band.fresh + count)
     top = band.ids.read(slice(band.spare - recycled, band.spare)).astype(np.intp)
-    return np.concatenate((top, fresh)) if len(fresh) else top
+    if recycled == count:
+        return top
+    return np.concatenate((top, np.arange(band.fresh, band.fresh + count - recycled)))
 
 
-def bind(band: Band, frames: Frames) -> tuple[Band, NDArray[np.intp]]:
-    """Hand out one page per frame. The frames are free, distinct, and own holes come first (``free_frames``).
+def bind(band: Band, frames: Frames, own: int) -> tuple[Band, NDArray[np.intp]]:
+    """Hand out one page per frame. The frames are free and distinct; the first ``own`` are holes of the span, in order.
 
-    Returns: the band, and the page indices, intp[n], in the order of ``frames``. Cost: O(n + blocks).
+    Returns: the band, and the page indices, intp[n], in the order of ``frames``. Cost: O(n).
     """
     count = len(frames)
     ids = next_ids(band, count)
     recycled = min(count, band.spare)
-    low, high = int(frames.min()), int(frames.max()) + 1
-    run = slice(low, high) if recycled == 0 and high - low == count and frames[0] == low else None
-    blocks = band.blocks
-    if band.holes:
-        inside = frames[(frames >= band.low) & (frames < band.high)]
-        blocks = blocks - np.bincount(inside >> BLOCK_BITS, minlength=len(blocks)).astype(np.int32)
+    low, high, blocks = band.low, band.high, band.blocks
+    if own:
+        first = min(int(frames[0]), int(frames[own - 1])) >> BLOCK_BITS
+        taken = np.bincount((frames[:own] >> BLOCK_BITS) - first)
+        blocks = blocks.copy()
+        blocks[first : first + len(taken)] -= taken
+    if own < count:
+        beyond = frames[own:]
+        lowest, highest = int(beyond.min()), int(beyond.max()) + 1
+        low, high = (min(low, lowest), max(high, highest)) if band.high else (lowest, highest)
     bound = Band(
         band.home,
-        band.frame_of.write(slice(band.fresh, band.fresh + count) if run else ids, frames),
-        band.page_of.write(run or frames, ids),
+        band.frame_of.write(ids, frames, -1),  # any negative number says unbound
+        band.page_of.write(frames, ids, FREE),
         band.ids,
         blocks,
         band.live + count,
         band.spare - recycled,
         band.fresh + count - recycled,
-        low if band.is_empty else min(band.low, low),
-        high if band.is_empty else max(band.high, high),
+        low,
+        high,
         band.held,
     )
     return bound, ids
@@ -240,31 +244,32 @@ def unbind(band: Band, ids: NDArray[np.intp], reader: int | None) -> tuple[Band,
 
     Raises: PageNotBound, DuplicatePage, PagePinned; the band before stays valid. Returns: the band, and the frames freed.
     """
-    frames = band.frame_of.read(ids).astype(np.intp)
-    if int(frames.min()) < 0:
-        raise PageNotBound(f"{band.name}: page {_named(band, ids[frames < 0])} holds nothing; freed already or never allocated")
+    count = len(ids)
     if band.held.pins and not band.held.pins.keys().isdisjoint(ids.tolist()):
         pinned = np.array([page for page in ids.tolist() if page in band.held.pins])
         raise PagePinned(f"{band.name}: page {_named(band, pinned)} is pinned; unpin it before release")
-    marks = np.arange(-1 - band.spare, -1 - band.spare - len(ids), -1)
-    frame_of = band.frame_of.write(ids, marks)
+    marks = np.arange(-1, -1 - count, -1)
+    frame_of, held_in = band.frame_of.swap(ids, marks)
+    frames = held_in.astype(np.intp)
+    if int(np.minimum.reduce(frames)) < 0:
+        raise PageNotBound(f"{band.name}: page {_named(band, ids[frames < 0])} holds nothing; freed already or never allocated")
     twice = frame_of.read(ids) != marks
     if twice.any():
         raise DuplicatePage(f"{band.name}: page {_named(band, ids[twice])} is named twice in one release")
     blocks, held = band.blocks, band.held
     if reader is None:
-        blocks = blocks + np.bincount(frames >> BLOCK_BITS, minlength=len(blocks)).astype(np.int32)
+        blocks = blocks + np.bincount(frames >> BLOCK_BITS, minlength=len(blocks))
     else:
         held = quarantine(held, reader, frames)
-    left = band.live - len(ids)
+    left = band.live - count
     freed = Band(
         band.home,
         frame_of,
-        band.page_of.write(frames, FREE if reader is None else QUARANTINED),
-        band.ids.write(slice(band.spare, band.spare + len(ids)), ids) if left else band.ids,
+        band.page_of.write(frames, FREE if reader is None else QUARANTINED, ids),
+        band.ids.write(slice(band.spare, band.spare + count), ids) if left else band.ids,
         blocks,
         left,
-        band.spare + len(ids) if left else 0,
+        band.spare + count if left else 0,
         band.fresh if left else 1,
         band.low,
         band.high,
@@ -297,7 +302,7 @@ def retreat(band: Band) -> Band:
     )
 
 
-def _drop_holes(blocks: NDArray[np.int32], start: int, stop: int) -> None:
+def _drop_holes(blocks: NDArray[np.intp], start: int, stop: int) -> None:
     """Take the frames [start, stop), all holes, out of the counts."""
     if start >= stop:
         return
@@ -345,7 +350,7 @@ def dissolve(band: Band, fence: int) -> Band:
         return band
     frames = np.concatenate([np.asarray(batch.frames, np.intp) for batch in passed])
     kept = tuple(batch for batch in band.held.batches if batch.fence > fence)
-    blocks = band.blocks + np.bincount(frames >> BLOCK_BITS, minlength=len(band.blocks)).astype(np.int32)
+    blocks = band.blocks + np.bincount(frames >> BLOCK_BITS, minlength=len(band.blocks))
     freed = evolve(band, page_of=band.page_of.write(frames, FREE), blocks=blocks)
     return retreat(with_held(freed, kept, band.held.pins))
 
@@ -363,6 +368,6 @@ def reseat(band: Band, sources: Frames, targets: Frames, reader: int | None = No
     high = page_of.last_other(FREE, low, high) + 1
     low = page_of.first_other(FREE, low, high)
     holes = page_of.find(FREE, low, high)
-    blocks = np.bincount(holes >> BLOCK_BITS, minlength=len(band.blocks)).astype(np.int32)
+    blocks = np.bincount(holes >> BLOCK_BITS, minlength=len(band.blocks))
     moved = evolve(band, frame_of=frame_of, page_of=page_of, blocks=blocks, low=low, high=high, held=held)
     return moved, ids

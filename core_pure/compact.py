@@ -40,7 +40,7 @@ def compact(
     check_reader(state, reader)
     if bytes_limit is not None and bytes_limit < 0:
         raise DemandError(f"bytes_limit {bytes_limit}: expected 0 or more, or None for no limit")
-    fixed = {} if written is None else dict(by_band(state, written))
+    fixed = {} if written is None else by_band(state, written)
     hold = reader if written is not None else None
     left, edge = bytes_limit, state.layout.sink_bytes
     bands, moves, rows = list(state.bands), [], []
@@ -94,7 +94,7 @@ def _moves_into(band: Band, target: tuple[int, int], bytes_left: int | None, fix
     if band.live and len(sources) and not (low < band.high and band.low < high):
         limit = limit if limit == len(sources) else 0  # a float that leaves its span goes whole or not at all
     sources = _farthest(sources, target, limit)
-    return Moves(band, sources, seats(band, target, len(sources)))
+    return Moves(band, sources, seats(band, target, len(sources))[0])
 
 
 def _farthest(sources: Frames, target: tuple[int, int], count: int) -> Frames:

@@ -25,7 +25,7 @@ def unpin(state: ArenaState, pages: object) -> Outcome:
 
 def _changed(state: ArenaState, pages: object, step: int) -> Outcome:
     bands = list(state.bands)
-    for at, ids in by_band(state, pages):
+    for at, ids in by_band(state, pages).items():
         bands[at] = _recounted(bands[at], ids, step)
     return Outcome(state.with_bands(bands), NOTHING)
 

@@ -153,17 +153,24 @@ def displaced(band: Band, window: Window) -> Frames:
     return np.concatenate((below, above[::-1])) if len(below) else above[::-1]
 
 
-def seats(band: Band, window: Window, count: int) -> Frames:
-    """``count`` free frames of the window: own holes of the span first, then beyond it, nearest first."""
+def seats(band: Band, window: Window, count: int) -> tuple[Frames, int]:
+    """``count`` free frames of the window: own holes of the span first, then beyond it, nearest first.
+
+    Returns: the frames, and how many of them are own holes. Fewer than ``count`` when the window has no more.
+    """
     low, high = window
     if low <= band.low and band.high <= high:
         own = nearest_holes(band, min(count, band.holes), from_top=band.home.lean > 0)
     else:
-        own = band.page_of.find(FREE, max(low, band.low), min(high, band.high), from_top=band.home.lean > 0)
-    if len(own) >= count:
-        return own[:count]
-    above = np.arange(max(low, band.high), high)
-    below = np.arange(min(high, band.low) - 1, low - 1, -1)
+        own = band.page_of.find(FREE, max(low, band.low), min(high, band.high), from_top=band.home.lean > 0)[:count]
+    if len(own) == count:
+        return own, count
     if band.is_empty:
-        above, below = (above[::-1] if band.home.lean > 0 else above), above[:0]
-    return np.concatenate((own, above, below))[:count]
+        beyond = np.arange(high - 1, low - 1, -1) if band.home.lean > 0 else np.arange(low, high)
+    else:
+        beyond = np.arange(max(low, band.high), high)
+        below = np.arange(min(high, band.low) - 1, low - 1, -1)
+        if len(below):
+            beyond = np.concatenate((beyond, below))
+    beyond = beyond[: count - len(own)]
+    return (np.concatenate((own, beyond)), len(own)) if len(own) else (beyond, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from attrs import evolve, field, frozen
@@ -81,31 +81,31 @@ def demand_of(state: ArenaState, wanted: Mapping[str, int] | Sequence[int]) -> D
 
 def as_ids(pages: object) -> NDArray[np.intp]:
     """Page ids as intp[n]. Raises: DemandError on anything that is no one-dimensional array of whole numbers."""
-    ids = np.asarray(pages)
+    ids = pages if isinstance(pages, np.ndarray) else np.asarray(pages)
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise DemandError(f"page ids must be one row of whole numbers; got shape {ids.shape} of {ids.dtype}")
     return ids.astype(np.intp)
 
 
-def by_band(state: ArenaState, pages: object) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """Split page ids into (band, page indices). Raises: SinkPage, ForeignPage, before anything is yielded."""
+def by_band(state: ArenaState, pages: object) -> dict[int, NDArray[np.intp]]:
+    """Split page ids into page indices per band. Raises: SinkPage, ForeignPage, DemandError."""
     ids = as_ids(pages)
     if not len(ids):
-        return iter(())
-    lowest, highest = int(ids.min()), int(ids.max())
+        return {}
+    lowest, highest = int(np.minimum.reduce(ids)), int(np.maximum.reduce(ids))
     if lowest <= 0:
         raise SinkPage(f"page {lowest} is the sink or below it; it is never handed out and never freed")
     if highest >= state.layout.ids_total:
         raise ForeignPage(f"page {highest} belongs to no band; ids end at {state.layout.ids_total - 1}")
-    split = []
+    split = {}
     for band in state.bands:
         base, top = band.home.id_base, band.home.id_base + band.home.ids_max
         if lowest > base and highest <= top:  # all of one band: no mask needed
-            return iter([(band.home.index, ids - base)])
+            return {band.home.index: ids - base}
         mine = ids[(ids > base) & (ids <= top)]
         if len(mine):
-            split.append((band.home.index, mine - base))
-    return iter(split)
+            split[band.home.index] = mine - base
+    return split
 
 
 def free_bytes(state: ArenaState) -> int:

@@ -48,7 +48,7 @@ class Table:
     """One version of a persistent array. Never hands out its base array, nor a view of it."""
 
     __slots__ = ("_link", "_store")
-    _link: tuple[Table, Index, NDArray[Any]] | None
+    _link: tuple[Table, Index, Any] | None
     _store: _Store
 
     @classmethod
@@ -96,18 +96,31 @@ class Table:
             store.pending = None
             node._link = None
 
-    def write(self, index: Index, values: Any) -> Table:
-        """The version in which ``index`` holds ``values``. Cost: O(len(index))."""
-        array = self._array()
+    def write(self, index: Index, values: Any, old: Any = None) -> Table:
+        """The version in which ``index`` holds ``values``.
+
+        ``old``: what this version holds there, when the caller knows it, or an equivalent; it saves a gather.
+        Cost: O(len(index)).
+        """
         store = self._store
+        array = store.array
+        if store.thread != get_ident() or store.root is not self or store.pending is not None:
+            array = self._array()
+        if old is None:
+            old = _copied(array[index], index)
         new = Table.__new__(Table)
         new._store, new._link = store, None
-        self._link = (new, index, _copied(array[index], index))  # link first: an interrupt below leaves this version right
+        self._link = (new, index, old)  # link first: an interrupt below leaves this version right
         store.pending = (new, index, values)
         array[index] = values
         store.root = new
         store.pending = None
         return new
+
+    def swap(self, index: NDArray[np.intp], values: Any) -> tuple[Table, NDArray[Any]]:
+        """``write``, and what stood there before: one gather for both."""
+        old = self._array()[index]
+        return self.write(index, values, old), old
 
     def read(self, index: Index) -> NDArray[Any]:
         """A copy of the elements at ``index``."""
@@ -125,8 +138,10 @@ class Table:
         """Positions in [start, stop) that hold ``value``, ascending, or descending with ``from_top``."""
         part = self._array()[start:stop]
         if from_top:
-            return (stop - 1) - np.flatnonzero(part[::-1] == value)
-        return np.flatnonzero(part == value) + start
+            return (stop - 1) - (part[::-1] == value).nonzero()[0]
+        found: NDArray[np.intp] = (part == value).nonzero()[0]
+        found += start  # a fresh array
+        return found
 
     def find_above(self, value: int, start: int, stop: int) -> NDArray[np.intp]:
         """Positions in [start, stop) that hold more than ``value``, ascending."""
