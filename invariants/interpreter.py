@@ -94,9 +94,7 @@ def read_plan(words: Iterable[int]) -> PlanText:
     for size in sizes:
         grouped.append(tuple(all_triples[cut : cut + size]))
         cut += size
-    wait = int.from_bytes(
-        b"".join((word & 0xFFFFFFFF).to_bytes(4, "little") for word in stream[7:9]), "little", signed=True
-    )
+    wait = int.from_bytes(b"".join((word & 0xFFFFFFFF).to_bytes(4, "little") for word in stream[7:9]), "little", signed=True)
     if wait < -1:
         raise PlanBroken(f"wait {wait} is neither a fence nor -1")
     return PlanText(
@@ -244,9 +242,7 @@ def _wait_hazards(plan: PlanText, reader: int | None) -> Iterator[str]:
         yield f"wait: waits for fence {plan.wait}, which the reader {reader} does not ask for"
 
 
-def _byte_hazards(
-    plan: PlanText, before: Occupancy, layout: LayoutLike, gone: frozenset[int], reader: int | None
-) -> Iterator[str]:
+def _byte_hazards(plan: PlanText, before: Occupancy, layout: LayoutLike, gone: frozenset[int], reader: int | None) -> Iterator[str]:
     """Sources are live, movable and used once; targets and new pages take bytes that nobody holds at that moment."""
     ledger = _Ledger(layout)
     waited = -1 if plan.wait is None else plan.wait

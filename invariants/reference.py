@@ -99,9 +99,7 @@ class Reference:
             wrong.add("DuplicatePage")
         return frozenset(wrong) or OUTCOME
 
-    def expect_advance(
-        self, released: Sequence[int], demand: Sequence[int], *, reader: int | None = None
-    ) -> frozenset[str]:
+    def expect_advance(self, released: Sequence[int], demand: Sequence[int], *, reader: int | None = None) -> frozenset[str]:
         """Verdict of one step: misuse first, then feasibility once the released pages are gone."""
         wrong: set[str] = set()
         if len(demand) != len(self.bands) or any(type(pages) is not int or pages < 0 for pages in demand):
