@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from attrs import evolve, frozen
 
 from .chain import refused_at
+from .errors import DemandError
 from .fits import RELIEF, Refusal, is_feasible, refusal
-from .layout import Demand, Layout, claims_of_empty
+from .layout import Demand, Layout, claims_of_empty, is_whole
 from .state import ArenaState, demand_of
 
 SEARCH_STEPS = 20_000
@@ -72,7 +73,12 @@ class AdmissionBudget:
         return cls(state, chunk, demand_of(state, promised) if promised is not None else nothing)
 
     def fold(self, tokens_now: int, tokens_reserved: int = 0) -> AdmissionBudget | Refusal:
-        """Take one more request: the peak of its pages now and of its reserved growth. A Refusal leaves this value as it is."""
+        """Take one more request: the peak of its pages now and of its reserved growth. A Refusal leaves this value as it is.
+
+        Raises: DemandError.
+        """
+        if not is_whole(tokens_now) or not is_whole(tokens_reserved) or tokens_now < 0 or tokens_reserved < 0:
+            raise DemandError(f"tokens now {tokens_now!r} and reserved {tokens_reserved!r}: expected whole numbers from 0")
         return self.fold_pages(request_pages(self.state.layout, tokens_now + tokens_reserved, self.chunk))
 
     def fold_pages(self, pages: Demand) -> AdmissionBudget | Refusal:

@@ -14,14 +14,14 @@ from attrs import evolve
 from numpy.typing import NDArray
 
 from .band import NO_FRAMES, Band, Frames, bind, dissolve, reseat, unbind
-from .chain import windows
+from .chain import window, windows
 from .errors import FenceError, LayoutError, PromiseBroken
-from .fits import NOW, RELIEF, After, Refusal, claims, is_feasible, over_maximum, refusal
+from .fits import NOW, RELIEF, After, Refusal, claim, claims, is_feasible, over_maximum, refusal
 from .geometry import floor_arena
-from .layout import Demand
+from .layout import Demand, is_whole
 from .plan import NO_MOVES, NO_ROWS, NOTHING, ZERO, Plan, Rows, stack, triples
 from .relief import displaced, relief_windows, seats
-from .state import ArenaState, Outcome, Pages, by_band, demand_of, initial
+from .state import ArenaState, Outcome, Pages, by_band, demand_of, initial, room_beside
 from .waves import Moves, schedule
 
 NOBODY: NDArray[np.int32] = np.empty(0, np.int32)
@@ -29,11 +29,11 @@ NOBODY.flags.writeable = False
 
 
 class _Bound(NamedTuple):
-    """What one band got: page indices, the frames behind them, and the indices of pages that moved."""
+    """What one band got: page ids, the frames behind them, the ids of pages that moved, and where to."""
 
-    ids: NDArray[np.intp]
+    pages: Pages
     frames: Frames
-    moved: NDArray[np.intp] = NO_FRAMES
+    moved: Pages = NOBODY
     moved_to: Frames = NO_FRAMES
 
 
@@ -44,9 +44,13 @@ class _Placed(NamedTuple):
 
 
 def check_reader(state: ArenaState, reader: int | None) -> None:
-    """A reader is a launched step. Raises: FenceError."""
-    if reader is not None and not 0 <= reader <= state.launched:
-        raise FenceError(f"reader {reader} was never launched; the newest fence is {state.launched}")
+    """A reader is a launched step that has not passed. Raises: FenceError."""
+    if reader is None:
+        return
+    if not is_whole(reader) or not 0 < reader <= state.launched:
+        raise FenceError(f"reader {reader!r} was never launched; the newest fence is {state.launched}")
+    if reader <= state.retired:  # nothing would ever give back what waits for it
+        raise FenceError(f"reader {reader} has passed already; the newest retired fence is {state.retired}")
 
 
 def advance(
@@ -144,7 +148,7 @@ def _released(
     state: ArenaState, pages: object, reader: int | None
 ) -> tuple[ArenaState, dict[int, NDArray[np.intp]]]:
     """The state with the pages unbound, and the page indices per band."""
-    split = by_band(state, pages)
+    split = {} if pages is NOBODY else by_band(state, pages)
     if not split:
         return state, split
     bands = list(state.bands)
@@ -166,37 +170,47 @@ def _placed_now(state: ArenaState, wanted: Demand) -> _Placed | None:
             band = bands[at]
             frames, own = seats(band, spans[at], pages)
             bands[at], ids = bind(band, frames, own)
-            bound[at] = _Bound(ids, frames)
+            bound[at] = _Bound(named(band, ids), frames)
     return _Placed(tuple(bands), bound, ())
 
 
 def _spans_now(state: ArenaState, wanted: Demand) -> Sequence[tuple[int, int]] | None:
     """Where each band may stand when nothing moves; as they stand, when every band's holes are enough."""
-    for band, pages in zip(state.bands, wanted, strict=True):
-        if pages > band.holes:
-            return windows(claims(state, wanted, NOW), state.layout.sink_bytes, state.layout.total_bytes)
-    return [(band.low, band.high) for band in state.bands]
+    growing = [at for at, pages in enumerate(wanted) if pages > state.bands[at].holes]
+    spans = [(band.low, band.high) for band in state.bands]
+    if not growing:
+        return spans
+    layout = state.layout
+    if len(growing) > 1 or layout.has_minima:
+        return windows(claims(state, wanted, NOW), layout.sink_bytes, layout.total_bytes)
+    at = growing[0]  # one band grows between neighbours that stay: the same windows, without the walk
+    low, high = room_beside(state, at)
+    _, need, first, end, lean = claim(state.bands[at], wanted[at], NOW)
+    if need > high - low:
+        return None
+    spans[at] = window(low, high, need, first, end, lean)
+    return spans
 
 
 def relieved(state: ArenaState, wanted: Demand) -> _Placed:
     """Move the fewest bytes that make room, then bind. Requires: the demand fits in mode RELIEF."""
     bands, bound, moves = list(state.bands), {}, []
-    for at, window in enumerate(relief_windows(state, wanted)):
+    for at, chosen_window in enumerate(relief_windows(state, wanted)):
         band = bands[at]
-        sources = displaced(band, window)
-        chosen, _ = seats(band, window, len(sources) + wanted[at])
+        sources = displaced(band, chosen_window)
+        chosen, _ = seats(band, chosen_window, len(sources) + wanted[at])
         if len(chosen) < len(sources) + wanted[at]:
-            raise PromiseBroken(f"{band.name}: window {window} has {len(chosen)} seats for {len(sources)} + {wanted[at]}")
+            raise PromiseBroken(f"{band.name}: window {chosen_window} has {len(chosen)} seats for {len(sources)} + {wanted[at]}")
         targets, frames = chosen[: len(sources)], chosen[len(sources) :]
         moves.append(Moves(band, sources, targets))
-        ids = moved = frames[:0]
+        ids = moved = NO_FRAMES
         if len(sources):
             bands[at], moved = reseat(band, sources, targets)
         if len(frames):
             own = (frames >= bands[at].low) & (frames < bands[at].high)
             frames = np.concatenate((frames[own], frames[~own]))
             bands[at], ids = bind(bands[at], frames, int(own.sum()))
-        bound[at] = _Bound(ids, frames, moved, targets)
+        bound[at] = _Bound(named(band, ids), frames, named(band, moved), targets)
     return _Placed(tuple(bands), bound, schedule(moves))
 
 
@@ -210,12 +224,11 @@ def _fills(state: ArenaState, bound: dict[int, _Bound]) -> Rows:
 def _rows(state: ArenaState, released: dict[int, NDArray[np.intp]], bound: dict[int, _Bound]) -> Rows:
     """One row per id whose frame changed, the final one: moved, bound, and released without being bound again."""
     blocks = []
-    for at, got in bound.items():
-        base = state.bands[at].home.id_base
+    for got in bound.values():
         if len(got.moved):
-            blocks.append(pairs(got.moved + base, got.moved_to))
-        if len(got.ids):
-            blocks.append(pairs(got.ids + base, got.frames))
+            blocks.append(pairs(got.moved, got.moved_to))
+        if len(got.pages):
+            blocks.append(pairs(got.pages, got.frames))
     for at, ids in released.items():
         band = state.bands[at]
         gone = ids[band.frame_of.read(ids) < 0] if at in bound else ids
@@ -223,7 +236,7 @@ def _rows(state: ArenaState, released: dict[int, NDArray[np.intp]], bound: dict[
     return stack(blocks, NO_ROWS)
 
 
-def pairs(pages: NDArray[np.intp], frames: NDArray[np.intp] | int) -> Rows:
+def pairs(pages: NDArray[np.integer], frames: NDArray[np.intp] | int) -> Rows:
     """int32[n, 2] rows (page id, frame)."""
     block = np.empty((len(pages), 2), np.int32)
     block[:, 0] = pages
@@ -231,8 +244,10 @@ def pairs(pages: NDArray[np.intp], frames: NDArray[np.intp] | int) -> Rows:
     return block
 
 
+def named(band: Band, ids: NDArray[np.intp]) -> Pages:
+    """Page indices of a band as page ids."""
+    return (ids + band.home.id_base).astype(np.int32)
+
+
 def _new_pages(state: ArenaState, bound: dict[int, _Bound]) -> tuple[Pages, ...]:
-    return tuple(
-        (bound[at].ids + band.home.id_base).astype(np.int32) if at in bound else NOBODY
-        for at, band in enumerate(state.bands)
-    )
+    return tuple([bound[at].pages if at in bound else NOBODY for at in range(len(state.bands))])

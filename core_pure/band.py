@@ -68,8 +68,9 @@ class Home:
 class Band:
     """One band's value. Units: frames and page *indices* of this band (page id = id_base + index).
 
-    frame_of[index] is the frame of a bound page; of an unbound one, any negative number: a release
-    writes distinct ones, so that a page named twice is found by one write and one gather. ids[0:spare] are recycled indices; from ``fresh`` on none was used.
+    frame_of[index] is the frame of a bound page; of an unbound one, any negative number. A release writes distinct ones, so
+    that a page named twice is found by one write and one gather. ids[0:spare] are recycled indices; none from ``fresh`` on is
+    in use.
     """
 
     home: Home
@@ -221,11 +222,11 @@ def bind(band: Band, frames: Frames, own: int) -> tuple[Band, NDArray[np.intp]]:
         blocks[first : first + len(taken)] -= taken
     if own < count:
         beyond = frames[own:]
-        lowest, highest = int(beyond.min()), int(beyond.max()) + 1
+        lowest, highest = int(np.minimum.reduce(beyond)), int(np.maximum.reduce(beyond)) + 1
         low, high = (min(low, lowest), max(high, highest)) if band.high else (lowest, highest)
     bound = Band(
         band.home,
-        band.frame_of.write(ids, frames, -1),  # any negative number says unbound
+        band.frame_of.write(slice(band.fresh, band.fresh + count) if recycled == 0 else ids, frames, -1),
         band.page_of.write(frames, ids, FREE),
         band.ids,
         blocks,
@@ -251,14 +252,17 @@ def unbind(band: Band, ids: NDArray[np.intp], reader: int | None) -> tuple[Band,
     marks = np.arange(-1, -1 - count, -1)
     frame_of, held_in = band.frame_of.swap(ids, marks)
     frames = held_in.astype(np.intp)
-    if int(np.minimum.reduce(frames)) < 0:
-        raise PageNotBound(f"{band.name}: page {_named(band, ids[frames < 0])} holds nothing; freed already or never allocated")
+    try:
+        freed_by_block = np.bincount(frames >> BLOCK_BITS, minlength=len(band.blocks))
+    except ValueError:  # it takes no negative number, and an unbound page has one: the check is free
+        loose = _named(band, ids[frames < 0])
+        raise PageNotBound(f"{band.name}: page {loose} holds nothing; freed already or never allocated") from None
     twice = frame_of.read(ids) != marks
     if twice.any():
         raise DuplicatePage(f"{band.name}: page {_named(band, ids[twice])} is named twice in one release")
     blocks, held = band.blocks, band.held
     if reader is None:
-        blocks = blocks + np.bincount(frames >> BLOCK_BITS, minlength=len(blocks))
+        blocks = blocks + freed_by_block
     else:
         held = quarantine(held, reader, frames)
     left = band.live - count

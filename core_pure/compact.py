@@ -14,10 +14,10 @@ from .advance import check_reader, pairs
 from .band import Band, Frames, reseat
 from .chain import NOWHERE, window
 from .errors import DemandError
-from .fits import NOW, claim
+from .layout import is_whole
 from .plan import NO_MOVES, NO_ROWS, Plan, stack
 from .relief import displaced, seats
-from .state import ArenaState, Outcome, by_band
+from .state import ArenaState, Outcome, by_band, room_beside
 from .waves import Moves, schedule
 
 RECENTRE_SHARE = 8
@@ -38,43 +38,39 @@ def compact(
     Cost: O(span) of the bands that move.
     """
     check_reader(state, reader)
-    if bytes_limit is not None and bytes_limit < 0:
-        raise DemandError(f"bytes_limit {bytes_limit}: expected 0 or more, or None for no limit")
+    if bytes_limit is not None and (not is_whole(bytes_limit) or bytes_limit < 0):
+        raise DemandError(f"bytes_limit {bytes_limit!r}: expected 0 or more, or None for no limit")
     fixed = {} if written is None else by_band(state, written)
     hold = reader if written is not None else None
-    left, edge = bytes_limit, state.layout.sink_bytes
-    bands, moves, rows = list(state.bands), [], []
+    left = bytes_limit
+    moves, rows = [], []
+    packed = state
     for at, band in enumerate(state.bands):
-        if band.live:
-            target = _target(band, edge, _ceiling(state, at))
-            each = _moves_into(band, target, left, fixed.get(at))
-            if len(each.sources):
-                bands[at], moved = reseat(band, each.sources, each.targets, hold)
-                moves.append(each)
-                rows.append(pairs(moved + band.home.id_base, each.targets))
-                left = None if left is None else left - len(each.sources) * band.spec.frame_bytes
-        if not band.is_empty:
-            edge = max(band.high, bands[at].high) * band.spec.frame_bytes
+        if not band.live:
+            continue
+        # Room is what is free before and after the moves of the bands below, so that all moves are one wave.
+        low, high = max(room_beside(state, at)[0], room_beside(packed, at)[0]), room_beside(state, at)[1]
+        each = _moves_into(band, _target(band, low, high), left, fixed.get(at))
+        if len(each.sources):
+            after, moved = reseat(band, each.sources, each.targets, hold)
+            packed = packed.with_bands((*packed.bands[:at], after, *packed.bands[at + 1 :]))
+            moves.append(each)
+            rows.append(pairs(moved + band.home.id_base, each.targets))
+            left = None if left is None else left - len(each.sources) * band.spec.frame_bytes
     if not moves:
         return Outcome(state, Plan())
     wait = reader if reader is not None and written is None else None
-    return Outcome(state.with_bands(bands), Plan(schedule(moves), NO_MOVES, NO_MOVES, stack(rows, NO_ROWS), wait))
+    return Outcome(packed, Plan(schedule(moves), NO_MOVES, NO_MOVES, stack(rows, NO_ROWS), wait))
 
 
-def _ceiling(state: ArenaState, at: int) -> int:
-    """The byte where the next band that is not empty begins, or the arena ends."""
-    above = (band.low * band.spec.frame_bytes for band in state.bands[at + 1 :] if not band.is_empty)
-    return next(above, state.layout.total_bytes)
-
-
-def _target(band: Band, edge: int, ceiling: int) -> tuple[int, int]:
-    """The window that the band should shrink or move into. Args: edge, ceiling: the bytes of its neighbours."""
+def _target(band: Band, low: int, high: int) -> tuple[int, int]:
+    """The window that the band should shrink or move into, inside its room [low, high)."""
     held = band.held
-    claimed = claim(band, 0, NOW)
-    need, size, lean = band.live + held.count, claimed.frame_bytes, band.home.lean
-    low, high = -(-edge // size), ceiling // size
-    if lean:
-        return window(low, high, need, held.first, held.end, lean)
+    need, lean = band.live + held.count, band.home.lean
+    if lean < 0:  # only the upper edge matters: what is below it, no other band can use
+        return low, max(low + need, held.end)
+    if lean > 0:
+        return min(high - need, held.first), high
     below, above = band.low - low, high - band.high
     small = band.live * RECENTRE_SHARE < below + above
     if small and held.end <= held.first and min(below, above) * RECENTRE_SKEW < max(below, above):

@@ -23,7 +23,7 @@ from .layout import Demand, Layout, check_boot
 from .leases import NONE, Leases, RowWrite, empty_leases, open_leases, pages_of, share, split
 from .plan import Plan
 from .report import Report, report
-from .state import ArenaState, Outcome, initial
+from .state import ArenaState, Outcome, demand_of, initial
 from .step import StepOutcome
 from .verify import Violation, verify
 
@@ -231,15 +231,17 @@ class Door:
         return fits(self.state, demand, mode=mode, evictable=evictable)
 
     def check_decode(self, demand: Demand, evictor: Evictor | None = None) -> bool:
-        """Evict what helps, then tell whether the demand fits. A step after a yes does not refuse."""
+        """Evict what helps, then tell whether the demand fits. A step after a yes does not refuse. Raises: DemandError."""
+        demand = demand_of(self.state, demand)
         self.evict_to_free(demand, evictor)
         return is_feasible(self.state, demand, RELIEF)
 
     def evict_to_free(self, demand: Demand, evictor: Evictor | None) -> int:
         """Evict the fewest bytes that let the demand fit, or nothing when nothing helps. Returns: units evicted.
 
-        Raises: PromiseBroken when the evictor says it evicted but the pages are still held.
+        Raises: PromiseBroken when the evictor says it evicted but the pages are still held; DemandError.
         """
+        demand = demand_of(self.state, demand)
         if evictor is None or is_feasible(self.state, demand, RELIEF):
             return 0
         units = list(evictor.units())

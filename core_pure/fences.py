@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .band import dissolve
 from .errors import FenceError
+from .layout import is_whole
 from .plan import NOTHING
 from .state import ArenaState, Outcome, with_fences
 
@@ -18,8 +19,8 @@ def retire(state: ArenaState, fence: int) -> Outcome:
 
     Raises: FenceError for a fence that was never launched.
     """
-    if fence > state.launched or fence < 0:
-        raise FenceError(f"fence {fence} was never launched; the newest is {state.launched}")
+    if not is_whole(fence) or not 0 <= fence <= state.launched:
+        raise FenceError(f"fence {fence!r} was never launched; the newest is {state.launched}")
     if fence <= state.retired:
         return Outcome(state, NOTHING)
     bands = [dissolve(band, fence) for band in state.bands]

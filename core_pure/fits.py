@@ -13,7 +13,7 @@ from attrs import frozen
 from .band import Band, hull_of
 from .chain import NOWHERE, Claim, refused_at, room
 from .errors import DemandError, FenceError
-from .layout import Demand
+from .layout import Demand, is_whole
 from .state import ArenaState, demand_of
 
 NOW, RELIEF = "now", "relief"
@@ -146,8 +146,11 @@ def fits(
     """
     demand = demand_of(state, demand)
     evicted = None if evictable is None else _checked_evictable(state, evictable)
-    if isinstance(mode, After) and not 0 <= mode.fence <= state.launched:
-        raise FenceError(f"fence {mode.fence} was never launched; the newest is {state.launched}")
+    if isinstance(mode, After):
+        if not is_whole(mode.fence) or not 0 <= mode.fence <= state.launched:
+            raise FenceError(f"fence {mode.fence!r} was never launched; the newest is {state.launched}")
+    elif mode not in (NOW, RELIEF):
+        raise DemandError(f"mode {mode!r}: expected {NOW!r}, {RELIEF!r} or after(fence)")
     if is_feasible(state, demand, mode, evicted):
         return _FIT_RELIEF if mode == RELIEF else _FIT_NOW if mode == NOW else Fit(mode)
     return refusal(state, demand, mode, evicted)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from operator import index
 
 from attrs import field, frozen
 
@@ -31,6 +32,11 @@ FLOOR_STATE_SLOTS = 3
 """One worst-case request: its running state and two tracking slots (DESIGN.md §3)."""
 IDS_LIMIT = 2**31 - 1
 """Page ids travel as int32."""
+
+
+def is_whole(value: object) -> bool:
+    """True for an int, or a numpy integer; False for bools, floats and everything else."""
+    return type(value) is int or (hasattr(value, "dtype") and value.dtype.kind in "iu" and getattr(value, "ndim", 1) == 0)
 
 
 @frozen
@@ -132,6 +138,11 @@ class Layout:
         """Length of the device's page → frame table: every id, and the sink's 0."""
         return 1 + sum(self.frames_max)
 
+    @cached_property
+    def has_minima(self) -> bool:
+        """Whether some band reserves pages for itself."""
+        return any(band.pages_min for band in self.bands)
+
     def index(self, name: str) -> int:
         """The position of a band in byte order. Raises: DemandError."""
         if name not in self.names:
@@ -145,13 +156,15 @@ class Layout:
             for name, pages in wanted.items():
                 counts[self.index(name)] = pages
             wanted = counts
+        if isinstance(wanted, str) or not hasattr(wanted, "__len__"):
+            raise DemandError(f"a demand is a mapping or a row of pages per band, not {wanted!r}")
         if len(wanted) != len(self.bands):
             raise DemandError(f"a demand names {len(wanted)} bands; this arena has {len(self.bands)}: {self.names}")
         checked = []
         for name, pages in zip(self.names, wanted, strict=True):
-            if isinstance(pages, bool) or not hasattr(pages, "__index__") or not 0 <= pages.__index__() <= IDS_LIMIT:
+            if not is_whole(pages) or not 0 <= index(pages) <= IDS_LIMIT:
                 raise DemandError(f"{name}: {pages!r} pages wanted; expected a whole number from 0 to {IDS_LIMIT}")
-            checked.append(pages.__index__())
+            checked.append(index(pages))
         return tuple(checked)
 
 

@@ -88,7 +88,8 @@ def flat(starts: NDArray[np.integer], counts: NDArray[np.integer]) -> NDArray[np
     """The runs start, start + 1, … of the given lengths, one after the other."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(starts - ends + counts, counts)
+    positions: NDArray[np.intp] = np.arange(total) + np.repeat(starts - ends + counts, counts)
+    return positions
 
 
 def slots_of(leases: Leases, handles: object) -> tuple[Slots, NDArray[np.int64]]:

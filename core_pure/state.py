@@ -92,26 +92,43 @@ def by_band(state: ArenaState, pages: object) -> dict[int, NDArray[np.intp]]:
     ids = as_ids(pages)
     if not len(ids):
         return {}
-    lowest, highest = int(np.minimum.reduce(ids)), int(np.maximum.reduce(ids))
-    if lowest <= 0:
-        raise SinkPage(f"page {lowest} is the sink or below it; it is never handed out and never freed")
-    if highest >= state.layout.ids_total:
-        raise ForeignPage(f"page {highest} belongs to no band; ids end at {state.layout.ids_total - 1}")
-    split = {}
+    first, split, found = int(ids[0]), {}, 0
     for band in state.bands:
-        base, top = band.home.id_base, band.home.id_base + band.home.ids_max
-        if lowest > base and highest <= top:  # all of one band: no mask needed
-            return {band.home.index: ids - base}
-        mine = ids[(ids > base) & (ids <= top)]
+        base, most = band.home.id_base, band.home.ids_max
+        if base < first <= base + most:  # most calls name pages of one band: one look tells
+            index = ids - base
+            if int(np.maximum.reduce((index - 1).view(np.uint64))) < most:
+                return {band.home.index: index}
+    for band in state.bands:
+        base, most = band.home.id_base, band.home.ids_max
+        mine = ids[(ids > base) & (ids <= base + most)]
+        found += len(mine)
         if len(mine):
             split[band.home.index] = mine - base
+    if found < len(ids):
+        _reject(state, ids)
     return split
 
 
-def free_bytes(state: ArenaState) -> int:
-    """Bytes outside all spans, above the sink."""
-    spans = sum((band.high - band.low) * band.spec.frame_bytes for band in state.bands)
-    return state.layout.total_bytes - state.layout.sink_bytes - spans
+def _reject(state: ArenaState, ids: NDArray[np.intp]) -> None:
+    lowest, highest = int(ids.min()), int(ids.max())
+    if lowest <= 0:
+        raise SinkPage(f"page {lowest} is the sink or below it; it is never handed out and never freed")
+    raise ForeignPage(f"page {highest} belongs to no band; ids end at {state.layout.ids_total - 1}")
+
+
+def room_beside(state: ArenaState, at: int) -> tuple[int, int]:
+    """The frames [low, high) of band ``at`` that lie between its neighbours as they stand, empty bands skipped."""
+    size = state.bands[at].home.spec.frame_bytes
+    below, above = state.layout.sink_bytes, state.layout.total_bytes
+    for band in state.bands[at + 1 :]:
+        if band.high:
+            above = band.low * band.home.spec.frame_bytes
+            break
+    for band in state.bands[:at]:
+        if band.high:
+            below = band.high * band.home.spec.frame_bytes
+    return -(-below // size), above // size
 
 
 def first_frame(state: ArenaState, band: Band) -> int:

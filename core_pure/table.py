@@ -138,7 +138,8 @@ class Table:
         """Positions in [start, stop) that hold ``value``, ascending, or descending with ``from_top``."""
         part = self._array()[start:stop]
         if from_top:
-            return (stop - 1) - (part[::-1] == value).nonzero()[0]
+            mirrored: NDArray[np.intp] = (part[::-1] == value).nonzero()[0]
+            return (stop - 1) - mirrored
         found: NDArray[np.intp] = (part == value).nonzero()[0]
         found += start  # a fresh array
         return found
