@@ -53,9 +53,7 @@ def grouped(
     """Grouped, multi-query or multi-head attention; K and V of one width unless ``value_dim`` says otherwise."""
     fields = context.fields
     if heads is None:
-        heads = fields.integer(
-            *heads_keys, default=fields.integer(*HEADS_KEYS) if not fields.has(*heads_keys) else None
-        )
+        heads = fields.integer(*heads_keys, default=fields.integer(*HEADS_KEYS) if not fields.has(*heads_keys) else None)
     key_dim = head_dim if head_dim is not None else head_width(context)
     local = context.split_or_copy(fields.first(*heads_keys) or HEADS_KEYS[0], heads)
     return _attention(context, index, what, local, key_dim, value_dim or key_dim)
@@ -166,9 +164,7 @@ def _vision_tokens(context: Context) -> int:
     name = context.fields.name
     vision = context.fields.outer.get("vision_config")
     if not isinstance(vision, dict):
-        raise ConfigError(
-            f"{name}: cross-attention layers, but no 'vision_config'; expected it, or encoder tokens given"
-        )
+        raise ConfigError(f"{name}: cross-attention layers, but no 'vision_config'; expected it, or encoder tokens given")
     fields = type(context.fields)(f"{name}.vision_config", vision, {})
     side = fields.integer("image_size") // fields.integer("patch_size")
     return (side * side + 1) * fields.integer("max_num_tiles")

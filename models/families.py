@@ -45,9 +45,7 @@ def _named(family: Family, *names: str) -> dict[str, Family]:
 
 FAMILIES: Mapping[str, Family] = {
     # Full attention, grouped heads. Some of these carry a stray window field that their code ignores.
-    **_named(
-        _FULL, "llama", "gemma", "olmo", "olmo2", "olmoe", "flex_olmo", "phi", "cohere", "glm", "glm4", "glm4_moe"
-    ),
+    **_named(_FULL, "llama", "gemma", "olmo", "olmo2", "olmoe", "flex_olmo", "phi", "cohere", "glm", "glm4", "glm4_moe"),
     **_named(_FULL, "chatglm", "granite", "granitemoe", "granitemoeshared", "stablelm", "nemotron", "helium", "exaone"),
     **_named(_FULL, "internlm2", "internlm3", "seed_oss", "arcee", "apertus", "hunyuan_v1_dense", "hunyuan_v1_moe"),
     **_named(_FULL, "hunyuan", "ernie4_5", "ernie4_5_moe", "minimax_m2", "jetmoe", "diffllama", "nanochat"),
@@ -55,9 +53,7 @@ FAMILIES: Mapping[str, Family] = {
     **_named(_EVERY_HEAD, "gpt2", "gpt_neox", "gptj", "bloom", "mpt", "opt", "persimmon", "biogpt", "xglm", "codegen"),
     **_named(Family(patterns.all_full, attention.multi_query), "gpt_bigcode", "falcon", "RefinedWeb"),
     # Sliding windows.
-    **_named(
-        _WINDOW, "mistral", "ministral3", "mistral3", "mixtral", "phi3", "phimoe", "phi4_multimodal", "starcoder2"
-    ),
+    **_named(_WINDOW, "mistral", "ministral3", "mistral3", "mixtral", "phi3", "phimoe", "phi4_multimodal", "starcoder2"),
     **_named(_WINDOW, "ministral", "smollm3", "laguna"),
     **_named(_QWEN, "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen2_vl", "qwen2_5_vl", "qwen2_vl_text", "dots1"),
     **_named(_QWEN, "qwen2_5_vl_text", "qwen3_vl", "qwen3_vl_text", "qwen3_vl_moe_text", "qwen3_omni_moe_text"),
@@ -70,9 +66,7 @@ FAMILIES: Mapping[str, Family] = {
     **_named(Family(patterns.mimo, attention.mimo), "mimo_v2_flash"),
     **_named(Family(patterns.chunked), "llama4", "llama4_text"),
     # Latents.
-    **_named(
-        _LATENT, "deepseek_v2", "deepseek_v3", "kimi_k2", "minicpm3", "glm4_moe_lite", "youtu", "axk1", "sarvam_mla"
-    ),
+    **_named(_LATENT, "deepseek_v2", "deepseek_v3", "kimi_k2", "minicpm3", "glm4_moe_lite", "youtu", "axk1", "sarvam_mla"),
     **_named(Family(patterns.all_full, attention.latent, caches_per_layer=2), "longcat_flash"),
     **_named(_INDEXED, "deepseek_v32", "glm_moe_dsa"),
     # Recurrent layers, alone and beside attention.

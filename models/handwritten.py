@@ -58,9 +58,7 @@ def kinds_by_hand(context: Context) -> list[tuple[LayerKind, ...]]:
 def _fields(context: Context, number: int, part: object) -> Fields:
     """One described cache as fields that blame the layer."""
     if not isinstance(part, dict):
-        raise context.fields.error(
-            f"{LAYERS_KEY}[{number}]", part, "an object with a 'kind', or a list of such objects"
-        )
+        raise context.fields.error(f"{LAYERS_KEY}[{number}]", part, "an object with a 'kind', or a list of such objects")
     return Fields(f"{context.fields.name}, layer {number}", part, {})
 
 
