@@ -183,7 +183,12 @@ def order_chain(bands: Iterable[BandSpec]) -> tuple[BandSpec, ...]:
     return tuple(ordered)
 
 
-def _check_band(band: BandSpec) -> None:
+def check_band(band: BandSpec) -> None:
+    """Raises: LayoutError for a field of the wrong kind, or one that contradicts another."""
+    numbers = (band.frame_bytes, band.slots_per_page, band.pages_fixed, band.pages_min)
+    given = tuple(n for n in (band.window, band.pages_max) if n is not None)
+    if not isinstance(band.name, str) or not all(is_whole(n) for n in numbers + given):
+        raise LayoutError(f"band {band.name!r}: bytes, slots, pages and window must be whole numbers; got {numbers + given}")
     if band.frame_bytes <= 0 or band.slots_per_page <= 0 or band.pages_fixed <= 0:
         raise LayoutError(
             f"band {band.name!r}: frame of {band.frame_bytes} bytes, {band.slots_per_page} slots a page, "
@@ -210,7 +215,7 @@ def build_layout(bands: Iterable[BandSpec], total_bytes: int) -> Layout:
     if len(set(names)) != len(names):
         raise LayoutError(f"band names must differ: {names}")
     for band in chain:
-        _check_band(band)
+        check_band(band)
     total = floor_arena(total_bytes)
     layout = Layout(chain, total, total)
     floor = smallest_total(chain, tuple(max(1, band.pages_min) for band in chain))

@@ -41,7 +41,7 @@ class RowWrite(NamedTuple):
 class Leases:
     """Rows, facts and holder counts of all sequences. Slots below ``fresh`` were used; free ones stand in ``idle``.
 
-    facts: int64[sequences, 2 + 2 · bands]. rows: per band int32[sequences · width]. holders: int16[ids], holders beyond the
+    facts: int64[sequences, 2 + 2 · bands]. rows: per band int32[sequences · width]. holders: int32[ids], holders beyond the
     first. shared: their sum, so that a run without sharing never looks.
     """
 
@@ -77,7 +77,7 @@ def empty_leases(layout: Layout, *, sequences: int, context: int, draft_tokens: 
         widths,
         Table.full((sequences, FIRST_BAND + 2 * len(widths)), 0, np.int64),
         tuple(Table.full(sequences * width, 0) for width in widths),
-        Table.full(layout.ids_total, 0, np.int16),
+        Table.full(layout.ids_total, 0),
     )
 
 
@@ -92,10 +92,22 @@ def flat(starts: NDArray[np.integer], counts: NDArray[np.integer]) -> NDArray[np
     return positions
 
 
+def whole_numbers(values: object, what: str) -> NDArray[np.int64]:
+    """Values as int64[n]. Raises: LeaseError for floats, text, or an array of another device: nothing is cut to fit."""
+    try:
+        array = np.asarray(values)
+    except Exception as error:
+        raise LeaseError(f"{what} must be whole numbers in host memory, not {type(values).__name__}") from error
+    if array.dtype.kind not in "iu" and array.size:
+        raise LeaseError(f"{what} must be whole numbers, got {array.dtype}")
+    return array.astype(np.int64, copy=False)
+
+
 def slots_of(leases: Leases, handles: object) -> tuple[Slots, NDArray[np.int64]]:
     """Slots of handles, and their facts, int64[n, …]. Raises: LeaseStale, naming the handle."""
-    named = np.asarray(handles, np.int64)
+    named = whole_numbers(handles, "lease handles")
     slots: Slots = (named & SLOT_MASK).astype(np.intp)
+    slots.flags.writeable = False  # older versions of the tables keep it as an index, and callers see it
     if named.ndim != 1:
         raise LeaseError(f"lease handles are one row of int64, got shape {named.shape}")
     if len(slots) and int(slots.max()) >= leases.sequences:
@@ -234,6 +246,8 @@ def split(leases: Leases, handle: int, target: int, tokens: int) -> tuple[Leases
 
 def with_rows(leases: Leases, writes: tuple[RowWrite, ...]) -> Leases:
     """The leases with row cells rewritten, one RowWrite per band."""
+    for write in writes:
+        write.cells.flags.writeable = False  # older versions of the rows keep it as an index
     rows = tuple(
         table.write(write.cells, write.pages) if len(write.cells) else table
         for table, write in zip(leases.rows, writes, strict=True)

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from attrs import asdict
 
-from .errors import ArenaError, RecordingError
+from .errors import ArenaError, LayoutError, RecordingError
 from .event import Event, apply, decode_event, encode_event
 from .fits import Refusal
-from .layout import BandSpec, Layout
+from .layout import IDS_LIMIT, BandSpec, Layout, check_band, is_whole
 from .state import ArenaState, Outcome, initial
 
 MAGIC = b"kvarena-recording 1\n"
@@ -31,10 +31,15 @@ def layout_from(facts: object) -> Layout:
     """The inverse of ``layout_facts``. Raises: RecordingError."""
     try:
         assert isinstance(facts, dict)
-        bands = tuple(BandSpec(**band) for band in facts["bands"])
-        return Layout(bands, int(facts["total_bytes"]), int(facts["capacity_bytes"]))
-    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        layout = Layout(tuple(BandSpec(**band) for band in facts["bands"]), facts["total_bytes"], facts["capacity_bytes"])
+        for band in layout.bands:
+            check_band(band)
+        assert is_whole(layout.total_bytes) and is_whole(layout.capacity_bytes), "arena bytes are whole numbers"
+        assert layout.bands and layout.sink_bytes <= layout.total_bytes <= layout.capacity_bytes, "arena bytes contradict"
+        assert layout.ids_total <= IDS_LIMIT, "too many page ids"
+    except (AssertionError, AttributeError, KeyError, TypeError, ValueError, LayoutError) as error:
         raise RecordingError(f"the recording's layout cannot be understood: {error!r}") from error
+    return layout
 
 
 def header(layout: Layout) -> bytes:

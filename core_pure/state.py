@@ -12,7 +12,7 @@ from .band import Band, Home, empty_band
 from .chain import leans
 from .errors import DemandError, ForeignPage, SinkPage
 from .geometry import ceil_div
-from .layout import Demand, Layout
+from .layout import IDS_LIMIT, Demand, Layout
 from .plan import Plan
 
 Pages = NDArray[np.int32]
@@ -72,7 +72,7 @@ def demand_of(state: ArenaState, wanted: Mapping[str, int] | Sequence[int]) -> D
     """A checked demand; a tuple of plain ints of the right length passes at once."""
     if type(wanted) is tuple and len(wanted) == len(state.bands):
         for pages in wanted:
-            if type(pages) is not int or pages < 0:
+            if type(pages) is not int or not 0 <= pages <= IDS_LIMIT:
                 break
         else:
             return wanted
@@ -81,7 +81,10 @@ def demand_of(state: ArenaState, wanted: Mapping[str, int] | Sequence[int]) -> D
 
 def as_ids(pages: object) -> NDArray[np.intp]:
     """Page ids as intp[n]. Raises: DemandError on anything that is no one-dimensional array of whole numbers."""
-    ids = pages if isinstance(pages, np.ndarray) else np.asarray(pages)
+    try:
+        ids = pages if isinstance(pages, np.ndarray) else np.asarray(pages)
+    except Exception as error:  # ragged rows, or an array of another device
+        raise DemandError(f"page ids must be one row of whole numbers in host memory, not {type(pages).__name__}") from error
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise DemandError(f"page ids must be one row of whole numbers; got shape {ids.shape} of {ids.dtype}")
     return ids.astype(np.intp)

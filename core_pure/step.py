@@ -31,6 +31,7 @@ from .leases import (
     open_leases,
     pages_held,
     slots_of,
+    whole_numbers,
     with_rows,
 )
 from .plan import NO_MOVES, Plan, triples
@@ -81,24 +82,30 @@ def _positions(spec: BandSpec, band: int, facts: Counts, after: Counts, committe
 
 
 def _asked(leases: Leases, facts: Counts, new_tokens: object, slid: object | None) -> tuple[Counts, list[_Pages]]:
-    new = np.asarray(new_tokens, np.int64)
+    new = whole_numbers(new_tokens, "new tokens")
     before = facts[:, TOKENS]
     if new.shape != before.shape or (len(new) and int(new.min()) < 0):
         raise LeaseError(f"{len(before)} leases, but new tokens {new.shape}, least {new.min() if new.size else 0}")
     after = before + new
     if len(after) and int(after.max()) > leases.context:
         raise LeaseError(f"{int(after.max())} tokens exceed the page table's {leases.context}; trim, or build with more context")
-    committed = before if slid is None else np.asarray(slid, np.int64)
-    if committed.shape != before.shape or (committed > before).any():
-        raise LeaseError("slid: committed tokens per lease, none above what the lease holds")
+    committed = before if slid is None else whole_numbers(slid, "slid")
+    if committed.shape != before.shape or (committed > before).any() or (committed < 0).any():
+        raise LeaseError("slid: committed tokens per lease, from 0 to what the lease holds")
     return after, [_positions(spec, band, facts, after, committed) for band, spec in enumerate(leases.layout.bands)]
 
 
 def pages_wanted(leases: Leases, handles: object, new_tokens: object, slid: object | None = None) -> Demand:
     """Pages per band that a step with these tokens takes beyond what its slide frees. Raises: LeaseStale, LeaseError."""
-    _, facts = slots_of(leases, handles)
+    slots, facts = slots_of(leases, handles)
     _, asked = _asked(leases, facts, new_tokens, slid)
-    return tuple(max(0, int((p.want - p.end).sum()) - int((p.cut - p.begin).sum())) for p in asked)
+    if leases.shared == 0:
+        return tuple(max(0, int((p.want - p.end).sum()) - int((p.cut - p.begin).sum())) for p in asked)
+    wanted = []
+    for band, p in enumerate(asked):  # a page with another holder is not freed when it slides out of one window
+        _, freed = let_go(leases, pages_held(leases, band, slots, p.begin, p.cut))
+        wanted.append(max(0, int((p.want - p.end).sum()) - len(freed)))
+    return tuple(wanted)
 
 
 def step(
@@ -214,10 +221,11 @@ def trim(
 ) -> StepOutcome:
     """Shrink leases to ``tokens`` each (rejected drafts, aborted prefill); pages past the end go. States stay as they are.
 
+    A lease trimmed to 0 tokens holds nothing, no state either, and starts afresh.
     Raises: LeaseError for more tokens than held, or fewer than the window that has slid out allows; LeaseStale.
     """
     slots, facts = slots_of(leases, handles)
-    left = np.asarray(tokens, np.int64)
+    left = whole_numbers(tokens, "tokens to keep")
     if left.shape != facts[:, TOKENS].shape or (left > facts[:, TOKENS]).any() or (left < 0).any():
         raise LeaseError(f"trim to {left.tolist()[:4]} tokens; the leases hold {facts[:, TOKENS].tolist()[:4]}")
     freed, writes, after = [], [], facts.copy()
@@ -227,11 +235,14 @@ def trim(
         visible = np.array([spec.first_visible(int(n)) for n in left]) if spec.slides else np.zeros_like(left)
         if spec.slides and ((left > 0) & (begin * spec.slots_per_page > visible)).any():
             raise LeaseError(f"{spec.name}: the window before token {left.tolist()[:4]} has slid out; recompute instead")
-        keep = np.maximum(keep, begin)
+        if spec.grows and ((left > 0) & (keep < begin)).any():
+            raise LeaseError(f"{spec.name}: the pages before token {left.tolist()[:4]} belong to another lease")
+        keep = np.where(left > 0, np.maximum(keep, begin), begin)
         freed.append(pages_held(leases, band, slots, keep, end))
         cells = flat(slots * leases.widths[band] + keep, end - keep)
         writes.append(RowWrite(cells, np.zeros(len(cells), np.int32)))
-        after[:, FIRST_BAND + 2 * band + 1] = keep
+        after[:, FIRST_BAND + 2 * band] = np.where(left > 0, begin, 0)  # from nothing, nothing has slid out
+        after[:, FIRST_BAND + 2 * band + 1] = np.where(left > 0, keep, 0)
     after[:, TOKENS] = left
     held, released = let_go(leases, np.concatenate(freed))
     event = Event("advance", None, reader, (), released.astype(np.int64))

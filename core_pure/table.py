@@ -73,7 +73,7 @@ class Table:
         """The base array, spelling this version. Internal: never let it out."""
         store = self._store
         if store.thread != get_ident():
-            raise WrongThread("a table is used by one thread at a time; call hand_over() from the thread that gives it")
+            raise WrongThread("a table is used by one thread at a time; call hand_over() in the thread that takes it")
         if store.root is not self or store.pending is not None:
             self._reroot(store)
         return store.array
@@ -112,7 +112,11 @@ class Table:
         new._store, new._link = store, None
         self._link = (new, index, old)  # link first: an interrupt below leaves this version right
         store.pending = (new, index, values)
-        array[index] = values
+        try:
+            array[index] = values
+        except Exception:  # values of a wrong shape: nothing was written, and nothing is left to finish
+            store.pending = None
+            raise
         store.root = new
         store.pending = None
         return new
@@ -185,7 +189,9 @@ class Table:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Table):
             return NotImplemented
-        return self is other or np.array_equal(self.copy(), other.copy())
+        if self is other:
+            return True
+        return self._store.array.dtype == other._store.array.dtype and np.array_equal(self.copy(), other.copy())
 
     def __hash__(self) -> int:
         return int.from_bytes(blake2b(self.copy().tobytes(), digest_size=8).digest(), "little") >> 1
