@@ -14,6 +14,7 @@ from typing import Literal
 
 from attrs import evolve, field, frozen
 
+IMPOSSIBLE = 1 << 62
 Positions = tuple[tuple[int, ...], ...]
 
 
@@ -117,14 +118,13 @@ def _least(chain: BruteChain, mode: Mode) -> int | None:
         if query.need == 0:
             continue
         reached: dict[int, int] = {}
-        least_below = {
-            byte: min((moved for edge, moved in ends.items() if edge <= byte), default=None)
-            for byte in range(0, chain.total_bytes, band.frame_bytes)
-        }
-        for start, end, moved in _windows(query, chain.total_bytes, chain.sink_bytes):
-            before = least_below[start]
-            if before is not None:
-                reached[end] = min(reached.get(end, before + moved), before + moved)
+        edges, passed, before = sorted(ends.items()), 0, IMPOSSIBLE
+        for start, end, moved in _windows(query, chain.total_bytes, chain.sink_bytes):  # ascending by start
+            while passed < len(edges) and edges[passed][0] <= start:
+                before = min(before, edges[passed][1])
+                passed += 1
+            if before + moved < reached.get(end, IMPOSSIBLE):
+                reached[end] = before + moved
         ends = reached
     return min(ends.values()) if ends else None
 

@@ -195,11 +195,13 @@ def check_hazards(
     *,
     released: Iterable[int] = (),
     reader: int | None = None,
+    written: Iterable[int] | None = None,
 ) -> Iterator[str]:
     """Everything that is wrong with a plan, one sentence each; nothing for a sound one. Total on damaged plans.
 
     released: page ids that this transition lets go. reader: the off-stream step that may still read released or moved
-    frames, None when everything runs on one stream.
+    frames, None when everything runs on one stream. written: if given, the page ids which that step may still write; the
+    others may move without waiting, and the frames they leave are quarantined for the reader.
     """
     try:
         plan = read_plan(words)
@@ -211,8 +213,9 @@ def check_hazards(
         yield from illegal
         return
     gone = frozenset(released)
-    yield from _wait_hazards(plan, reader)
-    yield from _byte_hazards(plan, before, layout, gone, reader)
+    unwaited = reader is not None and (plan.wait is None or plan.wait < reader)
+    yield from _wait_hazards(plan, before, reader, None if written is None else frozenset(written))
+    yield from _byte_hazards(plan, before, layout, gone, reader if unwaited else None)
     yield from _row_hazards(plan, before, layout, gone)
     yield from _fill_hazards(plan, before, layout, gone)
 
@@ -234,12 +237,18 @@ def _illegal_numbers(plan: PlanText, layout: LayoutLike) -> Iterator[str]:
             yield f"number: table row (page {page}, frame {frame}) names nothing"
 
 
-def _wait_hazards(plan: PlanText, reader: int | None) -> Iterator[str]:
-    """Moves beside an off-stream reader follow it, and no plan waits for a fence that nobody named."""
-    if plan.moves and reader is not None and (plan.wait is None or plan.wait < reader):
-        yield f"wait: {len(plan.moves)} moves beside reader {reader} without waiting for it (wait is {plan.wait})"
+def _wait_hazards(plan: PlanText, before: Occupancy, reader: int | None, written: frozenset[int] | None) -> Iterator[str]:
+    """Moves of pages that an off-stream step may write follow it, and no plan waits for a fence that nobody named."""
     if plan.wait is not None and (reader is None or plan.wait > reader):
         yield f"wait: waits for fence {plan.wait}, which the reader {reader} does not ask for"
+    if reader is None or (plan.wait is not None and plan.wait >= reader):
+        return
+    if written is None and plan.moves:
+        yield f"wait: {len(plan.moves)} moves beside reader {reader} without waiting for it (wait is {plan.wait})"
+    for band, source, _ in plan.moves if written else ():
+        for page in (written or frozenset()) & before.pages[band].keys():
+            if before.pages[band][page] == source:
+                yield f"wait: page {page} moves while step {reader} may write it (wait is {plan.wait})"
 
 
 def _byte_hazards(plan: PlanText, before: Occupancy, layout: LayoutLike, gone: frozenset[int], reader: int | None) -> Iterator[str]:
@@ -252,7 +261,7 @@ def _byte_hazards(plan: PlanText, before: Occupancy, layout: LayoutLike, gone: f
             if page not in gone:
                 live.add((band, frame))
                 ledger.take(band, frame, f"page {page}")
-            elif reader is not None and reader > waited:
+            elif reader is not None:
                 ledger.take(band, frame, f"quarantine {reader} (page {page} released by this plan)")
         for fence, frames in before.quarantined[band].items():
             for frame in frames if fence > waited else ():
@@ -270,7 +279,10 @@ def _byte_hazards(plan: PlanText, before: Occupancy, layout: LayoutLike, gone: f
             ledger.take(band, target, f"target {target} of band {band}, wave {number}")
         moved_to |= {(band, target) for band, _, target in wave}
         for band, source, _ in wave:
-            ledger.drop(band, source)
+            if reader is None:
+                ledger.drop(band, source)
+            else:
+                ledger.take(band, source, f"quarantine {reader} (vacated)")
             live.discard((band, source))
         live |= {(band, target) for band, _, target in wave}
     for band, source, _ in plan.copies:

@@ -93,9 +93,9 @@ class Reference:
                 wrong.add("PageNotBound")
             elif to == "release" and self.bands[owner].pins[page]:
                 wrong.add("PagePinned")
-            elif to == "unpin" and not self.bands[owner].pins[page]:
+            elif to == "unpin" and self.bands[owner].pins[page] < pages.count(page):
                 wrong.add("PinError")
-        if len(set(pages)) < len(pages):
+        if to == "release" and len(set(pages)) < len(pages):
             wrong.add("DuplicatePage")
         return frozenset(wrong) or OUTCOME
 
@@ -130,24 +130,29 @@ class Reference:
         demand: Sequence[int] | None = None,
         reader: int | None = None,
         bytes_limit: int | None = None,
+        written: Sequence[int] | None = None,
     ) -> PlanText:
-        """Carry out the plan of an accepted release, allocate, advance or compact; see the class for what is checked.
+        """Carry out the plan of an accepted release, allocate, advance or compact; raise what is wrong with it.
 
         pages: the new page ids per band as the core reports them. bytes_limit: the most bytes the plan may move.
+        written: for a compaction beside ``reader``, the pages that this step writes.
         """
         words = [int(word) for word in words]
-        for hazard in check_hazards(words, self.occupancy(), self.layout, released=released, reader=reader):
+        for hazard in check_hazards(words, self.occupancy(), self.layout, released=released, reader=reader, written=written):
             raise Disagreement(hazard)
         plan, wanted = read_plan(words), [0] * len(self.bands) if demand is None else list(demand)
         moved = sum(self.layout.bands[band].frame_bytes for band, _, _ in plan.moves)
         _check(bytes_limit is None or moved <= bytes_limit, f"{moved} bytes moved, {bytes_limit} allowed")
         self._let_go(set(released), reader)
-        if plan.wait is not None:
+        if plan.wait is not None and demand is not None:  # a compaction that waits leaves older quarantine alone
             self._pass(plan.wait)
         in_use = {(index, f) for index, band in enumerate(self.bands) for f in [*band.pages.values(), *band.waiting]}
         run_plan(words, self.buffer, self.table, self.layout, in_use)
         landed = {(band, source): target for band, source, target in plan.moves}
         for index, band in enumerate(self.bands):
+            if reader is not None and plan.wait is None:  # moved beside the reader, which still reads the old frames
+                band.waiting |= {frame: reader for moved, frame in landed if moved == index}
+                self.left_to_read |= {place: self._read(*place) for place in landed if place[0] == index}
             band.pages = {page: landed.get((index, frame), frame) for page, frame in band.pages.items()}
         self._bind(plan, [[int(page) for page in new] for new in pages or [()] * len(self.bands)], wanted)
         self.check()

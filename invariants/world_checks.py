@@ -13,6 +13,7 @@ from core_pure.errors import ArenaError
 from core_pure.fits import NOW, RELIEF, Refusal, obtainable
 from core_pure.plan import encode
 from core_pure.state import Outcome
+from core_pure.verify import verify
 
 from . import brute
 from .interpreter import band_of, frame_is_legal
@@ -99,6 +100,11 @@ def state_is_sound(world: World, node: Node) -> Iterator[str]:
         yield f"table: says {node.state.table().tolist()}, the pages are {table}"
 
 
+def verify_is_quiet(world: World, node: Node) -> Iterator[str]:
+    """The core's own cheap invariants find nothing."""
+    yield from (f"verify: {violation.claim} {violation.text}" for violation in verify(node.state))
+
+
 def capacity_is_obtainable(world: World, node: Node) -> Iterator[str]:
     """The most pages that one band can take is what brute force can place: now and after relief (a sample of states)."""
     pick = crc32(repr(node.key()).encode())
@@ -180,14 +186,23 @@ def _refusal_is_true(step: Step, chain: brute.BruteChain, refusal: Refusal) -> I
             yield f"figures: band {index} (wanted, now, after relief) says {figures}, true is {true}"
 
 
+def _released(step: Step) -> tuple[int, ...]:
+    """The pages that this event lets go."""
+    if step.event.kind == "clear":
+        return tuple(page for pages in step.before.pages for page in pages)
+    return step.event.pages if step.event.kind in ("release", "advance") else ()
+
+
 def sets_change_as_named(step: Step) -> Iterator[str]:
     """After an event, pages, quarantine and pins are those of before with exactly the named change, fences too."""
     event, result, before, after = step.event, step.result, step.before, step.after
     if not isinstance(result, Outcome):
         return
     wait = -1 if result.plan.wait is None else result.plan.wait
-    passed = max(wait, event.fence or 0) if event.kind == "retire" else wait
-    released = event.pages if event.kind in ("release", "advance") else ()
+    passed = event.fence or 0 if event.kind == "retire" else wait
+    if event.kind == "clear":
+        passed = before.state.launched
+    released = _released(step)
     step_of = {"pin": 1, "unpin": -1}.get(event.kind, 0)
     for index in range(len(step.world.frames)):
         kept = {page for page in before.pages[index] if page not in released}
@@ -201,7 +216,7 @@ def sets_change_as_named(step: Step) -> Iterator[str]:
         expected = {frame: fence for frame, fence in waiting.items() if fence > passed}
         if after.waiting[index] != expected:
             yield f"quarantine: band {index} should be {expected}, is {after.waiting[index]}"
-        pins = dict(before.pins[index])
+        pins = {page: count for page, count in before.pins[index].items() if page not in released}
         for page in event.pages if step_of else ():
             if page in before.pages[index]:
                 pins[page] = pins.get(page, 0) + step_of
@@ -210,6 +225,8 @@ def sets_change_as_named(step: Step) -> Iterator[str]:
     fences = (before.state.launched + (event.kind == "launch"), before.state.retired)
     if event.kind == "retire":
         fences = (fences[0], max(fences[1], event.fence or 0))
+    elif event.kind == "clear":  # whatever still runs, nothing here is left for it to read
+        fences = (fences[0], fences[0])
     if (after.state.launched, after.state.retired) != fences:
         yield f"fences: should be {fences}, are {(after.state.launched, after.state.retired)}"
 
@@ -228,7 +245,7 @@ def plan_does_the_event(step: Step) -> Iterator[str]:
         try:
             model.absorb(
                 encode(plan),
-                released=event.pages if event.kind == "advance" else (),
+                released=_released(step),
                 pages=result.pages or None,
                 demand=event.demand or None,
                 reader=event.fence,
@@ -239,7 +256,7 @@ def plan_does_the_event(step: Step) -> Iterator[str]:
             return
         yield from (f"plan: {text}" for text in model.differences(after.pages, after.waiting, after.pins))
         return
-    released = event.pages if event.kind in ("release", "advance") else ()
+    released = _released(step)
     new = {int(page): index for index, pages in enumerate(result.pages) for page in pages}
     rows = {page: after.pages[index][page] for page, index in new.items()}
     rows = dict.fromkeys(released, -1) | rows
@@ -290,7 +307,7 @@ def compaction_settles(step: Step) -> Iterator[str]:
         yield f"compact: the high end covers [{high.low}, {high.high}) with {high.holes} holes"
 
 
-STATE_CHECKS: tuple[StateCheck, ...] = (state_is_sound, capacity_is_obtainable)
+STATE_CHECKS: tuple[StateCheck, ...] = (state_is_sound, verify_is_quiet, capacity_is_obtainable)
 STEP_CHECKS: tuple[StepCheck, ...] = (
     answer_is_exact,
     sets_change_as_named,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from attrs import evolve, field, frozen
 
-from core_pure.advance import advance, allocate, release
+from core_pure.advance import advance, allocate, clear, release
 from core_pure.compact import compact
 from core_pure.errors import ArenaError
 from core_pure.fences import launch, retire
@@ -33,7 +33,7 @@ Key = tuple[Any, ...]
 class Event:
     """One input, as data. pages: ids named; demand: pages per band; fence: reader, or fence to retire; limit: bytes."""
 
-    kind: str  # allocate, release, advance, compact, pin, unpin, launch, retire or misuse
+    kind: str  # allocate, release, advance, compact, pin, unpin, launch, retire, clear or misuse
     pages: tuple[int, ...] = ()
     demand: Demand = ()
     fence: int | None = None
@@ -170,6 +170,7 @@ def events(world: World, node: Node) -> Iterator[Event]:
         yield Event("launch")
     for fence in range(state.retired + 1, state.launched + 1):
         yield Event("retire", fence=fence)
+    yield Event("clear")
     yield from misuse(node, bound)
 
 
@@ -201,6 +202,8 @@ def run(state: ArenaState, event: Event) -> Outcome | Refusal:
             return unpin(state, pages)
         case "launch":
             return launch(state)
+        case "clear":
+            return clear(state)
         case "retire":
             return retire(state, event.fence or 0)
         case _:
@@ -242,7 +245,7 @@ def unpack(empty: ArenaState, packed: Any) -> ArenaState:
                 frame_of=frame_of,
                 page_of=page_of,
                 ids=ids,
-                blocks=np.frombuffer(blocks, np.int32).copy(),
+                blocks=np.array(np.frombuffer(blocks, np.int32), band.blocks.dtype),
                 live=live,
                 spare=spare,
                 fresh=fresh,

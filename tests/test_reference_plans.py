@@ -92,9 +92,7 @@ def test_read_plan_inverts_the_encoding() -> None:
     """Any plan comes back as it was written, the wait fence in full 64 bits."""
     rng = random.Random(0)
     for _ in range(200):
-        rows = [
-            [(rng.randrange(3), rng.randrange(99), rng.randrange(99)) for _ in range(rng.randrange(4))] for _ in "abc"
-        ]
+        rows = [[(rng.randrange(3), rng.randrange(99), rng.randrange(99)) for _ in range(rng.randrange(4))] for _ in "abc"]
         waves = tuple(tuple([(0, 1, 2)] * rng.randrange(1, 4)) for _ in range(rng.randrange(3)))
         plan = PlanText(waves, tuple(rows[0]), tuple(rows[1]), tuple((a, b - 1) for a, b, _ in rows[2]), None)
         assert read_plan(words_of(plan)) == plan
@@ -147,10 +145,22 @@ def test_vacated_frames_are_free_in_the_next_wave_only() -> None:
 
 def test_F17_a_move_beside_a_reader_names_the_fence() -> None:
     """With an off-stream reader every move waits for it; without one no plan waits."""
-    assert rules(SOUND, reader=5) == {"wait"}
-    assert rules(evolve(SOUND, wait=4), reader=5) == {"wait"}
+    move = PlanText((((1, 8, 6),),), (), (), ((7, 6),), None)
+    assert rules(move, reader=5) == {"wait"}
+    assert rules(evolve(move, wait=4), reader=5) == {"wait"}
     assert rules(evolve(SOUND, wait=5), reader=5) == set()
     assert rules(evolve(SOUND, wait=5)) == {"wait"}
+    assert rules(SOUND, reader=5) == {"wait", "target"}  # and page 8 would take a frame that is still read
+
+
+def test_pages_that_the_reader_does_not_write_move_beside_it() -> None:
+    """Named as not written, a page moves without a wait, but the frame it leaves stays taken; a written page may not."""
+    move = PlanText((((1, 8, 6),),), (), (), ((7, 6),), None)
+    assert rules(move, reader=5, written=[6]) == set()
+    assert rules(move, reader=5, written=[7]) == {"wait"}
+    chase = PlanText((((1, 8, 6),), ((1, 7, 8),)), (), (), ((7, 6), (6, 8)), None)
+    assert rules(chase, reader=5, written=[1]) == {"target"}
+    assert rules(evolve(chase, wait=5), reader=5, written=[1]) == set()
 
 
 def test_F18_quarantined_bytes_are_taken_only_behind_their_fence() -> None:
