@@ -22,7 +22,7 @@ from core_pure.errors import ContentsLost, LayoutError
 from core_pure.fits import Refusal
 from core_pure.layout import Layout
 from core_pure.leases import NONE, RowWrite
-from core_pure.plan import NO_ROWS, Plan, Rows, encode
+from core_pure.plan import NO_ROWS, Plan, Rows
 from core_pure.state import Outcome
 from core_pure.step import StepOutcome
 
@@ -183,7 +183,7 @@ class Arena(Door):
         if plan.is_empty and not writes and not len(batch.rows):
             return
         try:
-            executor.apply(encode(plan), self._lease_writes(writes), batch)
+            executor.apply_plan(plan, self._lease_writes(writes), batch)
         except BaseException:
             self._broken = plan if executor.fault else None
             raise

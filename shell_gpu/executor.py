@@ -15,12 +15,12 @@ from torch import Tensor
 
 from core_pure.errors import ContentsLost, FenceError
 from core_pure.layout import Layout
-from core_pure.plan import NO_ROWS, Rows
+from core_pure.plan import NO_ROWS, Plan, Rows
 
 from . import chunk
 from .buffer import check_units, words_of
 from .errors import InjectedFault
-from .packing import NO_STEP, Batch, Work, read_plan
+from .packing import NO_STEP, Batch, Work, read_plan, work_of
 from .runner import GraphRunner, HostRunner, Runner, Target
 from .tables import DeviceTables
 
@@ -99,7 +99,14 @@ class Executor:
         FenceError; any device error, after which the executor refuses further work.
         """
         self.check()
-        work = read_plan(words)
+        self._apply(read_plan(words), writes, batch)
+
+    def apply_plan(self, plan: Plan, writes: Rows = NO_ROWS, batch: Batch = NO_STEP) -> None:
+        """The same for a plan at hand: its arrays go into the upload directly."""
+        self.check()
+        self._apply(work_of(plan), writes, batch)
+
+    def _apply(self, work: Work, writes: Rows, batch: Batch) -> None:
         work.writes = writes
         work.batch = batch
         if work.wait >= 0:

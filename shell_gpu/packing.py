@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from struct import Struct
 
 import numpy as np
 from attrs import define, frozen
 
 from core_pure.errors import RecordingError
 from core_pure.plan import HEADER_WORDS as PLAN_HEADER_WORDS
-from core_pure.plan import NO_MOVES, NO_ROWS, PLAN_VERSION, Rows
+from core_pure.plan import NO_MOVES, NO_ROWS, PLAN_VERSION, Plan, Rows
 
 from . import chunk
 
@@ -24,6 +25,13 @@ MERGE_GAIN = 4
 """Runs are used when they shorten the wave at least this much; mixed lengths would leave programs idle."""
 RUN_BYTES = 1 << 18
 """Longest run that one row names, so that rows of one segment cost alike."""
+
+PATTERNS = 2
+"""Fill patterns: zero and poison."""
+
+HEADER = Struct(f"={chunk.HEADER_WORDS}i")
+SEGMENT = Struct(f"={chunk.SEGMENT_WORDS}i")
+"""Written as plain ints: a numpy assignment from a list costs ten times as much."""
 
 NO_BATCH: Rows = np.empty((0, chunk.BATCH_ROW_WORDS), np.int32)
 NO_BATCH.flags.writeable = False
@@ -96,6 +104,12 @@ def read_plan(words: Rows) -> Work:
     return work
 
 
+def work_of(plan: Plan) -> Work:
+    """The parts of a plan that was not encoded: the same work as ``read_plan(encode(plan))``, without the copy."""
+    waves = [*plan.waves, plan.copies] if len(plan.copies) else list(plan.waves)
+    return Work(waves, plan.fills, plan.rows, wait=-1 if plan.wait is None else plan.wait)
+
+
 def split(work: Work, capacity: int, bands: int) -> Iterator[Work]:
     """The same effects in the same order, as parts that each fit in ``capacity`` words.
 
@@ -155,31 +169,32 @@ def pack(work: Work, units: tuple[int, ...], out: Rows) -> int:
             at += block.size
     header[chunk.AT_TOKENS], header[chunk.AT_TOKENS + 1] = work.batch.tokens, work.batch.stale_tokens
     header[chunk.AT_WORDS] = at
-    out[: chunk.HEADER_WORDS] = header
+    HEADER.pack_into(out, 0, *header)
     return at
 
 
 def _pack_segments(segments: list[tuple[int, int, int, int]], out: Rows, at: int) -> int:
     """Write segment words at ``at``; returns the end."""
     for segment in segments:
-        out[at : at + chunk.SEGMENT_WORDS] = segment
+        SEGMENT.pack_into(out, at * out.itemsize, *segment)
         at += chunk.SEGMENT_WORDS
     return at
 
 
 def _groups(keys: Rows) -> list[tuple[int, int]]:
-    """[start, end) of each stretch of equal keys in sorted ``keys``."""
+    """[start, end) of each stretch of equal keys."""
     cuts = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(keys)]
     return list(pairwise(cuts))
 
 
 def _pack_wave(wave: Rows, units: tuple[int, ...], out: Rows, at: int) -> tuple[list[tuple[int, int, int, int]], int]:
     """Write the rows of one wave band by band, runs merged where that pays; returns its segments and the end."""
-    bands = wave[:, 0]
-    if (bands != bands[0]).any():
-        wave = wave[np.argsort(bands, kind="stable")]
+    groups = _groups(wave[:, 0])
+    if len(groups) > len(units):
+        wave = wave[np.argsort(wave[:, 0], kind="stable")]
+        groups = _groups(wave[:, 0])
     segments = []
-    for start, end in _groups(wave[:, 0]):
+    for start, end in groups:
         band = int(wave[start, 0])
         rows, longest = _runs(wave[start:end], max(1, RUN_BYTES // (units[band] * chunk.UNIT_BYTES)))
         out[at : at + rows.size] = rows.reshape(-1)
@@ -215,10 +230,12 @@ def _runs(wave: Rows, longest: int) -> tuple[Rows, int]:
 
 def _pack_fills(fills: Rows, units: tuple[int, ...], out: Rows, at: int) -> tuple[list[tuple[int, int, int, int]], int]:
     """Write the frames to fill, grouped by band and pattern; returns the segments and the end."""
-    keys = fills[:, 0] * 2 + fills[:, 2]
-    if (keys != keys[0]).any():
+    keys = fills[:, 0] * PATTERNS + fills[:, 2]
+    groups = _groups(keys)
+    if len(groups) > PATTERNS * len(units):  # the core writes band after band; anything else is sorted first
         order = np.argsort(keys, kind="stable")
-        fills, keys = fills[order], keys[order]
+        fills = fills[order]
+        groups = _groups(keys[order])
     out[at : at + len(fills)] = fills[:, 1]
-    segments = [(at + start, end - start, units[int(fills[start, 0])], int(fills[start, 2])) for start, end in _groups(keys)]
+    segments = [(at + start, end - start, units[int(fills[start, 0])], int(fills[start, 2])) for start, end in groups]
     return segments, at + len(fills)

@@ -77,7 +77,10 @@ def test_every_live_byte_survives_every_plan(words: int) -> None:
         if outcome is None:
             refused += 1
             continue
-        executor.apply(encode(outcome.plan))
+        if rng.random() < 0.5:
+            executor.apply(encode(outcome.plan))
+        else:
+            executor.apply_plan(outcome.plan)
         state = outcome.state
         moved += outcome.plan.moves
         for page in gone:

@@ -12,7 +12,7 @@ from core_pure.errors import ContentsLost, CorruptState, LayoutError, LeaseStale
 from core_pure.fits import Fit, Refusal
 from core_pure.geometry import FullAttention, Layer, RecurrentState, SlidingWindow, StateTensor, group_bands
 from core_pure.layout import BandSpec, Layout, build_layout
-from core_pure.plan import encode
+from core_pure.plan import Plan
 from core_pure.step import block_table, write_slots
 from shell_gpu.arena import Arena, ArenaStep, BuildOptions
 from shell_gpu.errors import DeviceError, GraphStale, InjectedFault, StepTooLarge, TensorError
@@ -369,12 +369,17 @@ def test_device_tables_stay_small() -> None:
     assert arena.device_bytes <= 8 * layout.frames_max[0] + 4 * arena.tables.tables.numel() + 4096
 
 
-def test_plans_of_the_door_are_what_the_executor_gets() -> None:
-    """One step is one plan: the executor is called once per step."""
+def test_one_step_is_one_plan() -> None:
+    """The executor is called once per step, with the very plan of the core's outcome."""
     arena = build()
-    calls: list[int] = []
-    apply = arena.executor.apply
-    arena.executor.apply = lambda words, *rest: (calls.append(len(words)), apply(words, *rest))[1]  # type: ignore[method-assign,assignment,misc]
+    seen: list[Plan] = []
+    apply_plan = arena.executor.apply_plan
+
+    def spy(plan: Plan, *rest: object) -> None:
+        seen.append(plan)
+        apply_plan(plan, *rest)  # type: ignore[arg-type]
+
+    arena.executor.apply_plan = spy  # type: ignore[method-assign, assignment]
     made = arena.step(arena.open(2), np.array([3, 9]))
     assert isinstance(made, ArenaStep) and made.outcome is not None
-    assert calls == [len(encode(made.outcome.plan))]
+    assert seen == [made.outcome.plan]

@@ -1,0 +1,165 @@
+"""The headline: host microseconds of one serving step at 64, 256 and 1,024 running requests, beside the peer in the same run.
+
+Each step: running/64 requests finish, as many of 512 prompt tokens are admitted, every request gets one token, write slots
+and read table are translated. One plan, arrays in, tables out. Checked against the core before and after it is timed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import peer_sglang
+from benchmarks.gpu_common import record
+from core_pure.geometry import FullAttention, Layer, RecurrentState, StateTensor, group_bands
+from core_pure.layout import BandSpec, Layout, build_layout
+from core_pure.step import block_table, write_slots
+from shell_gpu.arena import Arena, ArenaStep, BuildOptions
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")]
+
+PROMPT, ROOM = 512, 640
+RUNNING = (64, 256, 1024)
+STEPS, WARM = 120, 20
+
+
+def layout_of(page: int, total: int) -> Layout:
+    """The peer's shapes: four attention layers and four state layers."""
+    layers = [
+        Layer(n, FullAttention(peer_sglang.HEADS, peer_sglang.HEAD_DIM, peer_sglang.HEAD_DIM, "bfloat16"))
+        for n in range(peer_sglang.LAYERS)
+    ]
+    tensors = (
+        StateTensor("conv", peer_sglang.CONV_SHAPE, "bfloat16"),
+        StateTensor("temporal", peer_sglang.TEMPORAL_SHAPE, "float32"),
+    )
+    layers += [Layer(n, RecurrentState(tensors)) for n in range(peer_sglang.LAYERS)]
+    return build_layout([BandSpec.of(band) for band in group_bands(layers, page)], total)
+
+
+def arena_of(page: int, running: int) -> Arena:
+    """An arena for that many requests."""
+    finished = max(1, running // 64)
+    return Arena.build(
+        layout_of(page, peer_sglang.ARENA_BYTES), device=DEVICE, sequences=running + finished, context=ROOM, chunk=PROMPT + 1,
+        options=BuildOptions(batch=running, step_tokens=running * (PROMPT + 1)),
+    )  # fmt: skip
+
+
+class ArenaLoop:
+    """Steps of the arena; ``prepare`` and ``step`` are timed together, nothing is left out."""
+
+    def __init__(self, arena: Arena, running: int) -> None:
+        self.arena, self.running = arena, running
+        self.handles = arena.open(running)
+        self.tokens = np.full(running, PROMPT, np.int64)
+        self.made = self._take(np.empty(0, np.int64))
+        self.tokens[:] = 1
+
+    def _take(self, finished: np.ndarray) -> ArenaStep:
+        made = self.arena.step(self.handles, self.tokens, finished)
+        if not isinstance(made, ArenaStep):
+            raise AssertionError(f"the benchmark's own arena refused: {made}")
+        return made
+
+    def step(self, done: np.ndarray, flush: bool) -> None:
+        """One serving step, all of it timed."""
+        finished = self.handles[done]
+        self.handles[done] = self.arena.open(len(done))
+        self.tokens[done] = PROMPT + 1
+        self.made = self._take(finished)
+        self.tokens[done] = 1
+        if flush:
+            self.arena.compact(1 << 20)
+
+    def check(self) -> None:
+        """Raise unless block tables and write slots on the device are the core's."""
+        outcome = self.made.outcome
+        assert outcome is not None and self.made.write_locs is not None
+        for band, spec in enumerate(self.arena.layout.bands):
+            wanted = block_table(self.arena.state, self.arena.leases, outcome.slots, band, self.arena.tables.widths[band])
+            got = self.made.block_tables[band][: self.running].cpu().numpy()
+            if not np.array_equal(got, wanted):
+                raise AssertionError(f"block table of {spec.name} is wrong: nothing is timed")
+            if spec.grows:
+                slots = write_slots(outcome, band)
+                if not np.array_equal(self.made.write_locs.slots[band][: len(slots)].cpu().numpy(), slots):
+                    raise AssertionError(f"write slots of {spec.name} are wrong: nothing is timed")
+
+
+def synchronize() -> None:
+    """Wait for the device, if there is one."""
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
+def arena_us(page: int, running: int, flush: bool) -> tuple[float, float]:
+    """Median and 99th percentile of host time of a step."""
+    loop = ArenaLoop(arena_of(page, running), running)
+    count = max(1, running // 64)
+    times = []
+    for number in range(STEPS + WARM):
+        done = (number * count + np.arange(count)) % running
+        if number % 10 == 0:
+            synchronize()
+        start = time.perf_counter()
+        loop.step(done, flush)
+        times.append((time.perf_counter() - start) * 1e6)
+        if number in (0, WARM - 1, STEPS + WARM - 1) and not flush:
+            loop.check()
+    loop.arena.verify()
+    kept = sorted(times[WARM:])
+    return statistics.median(kept), kept[int(len(kept) * 0.99)]
+
+
+def peer_us(peer: peer_sglang.Peer, running: int, flush: bool) -> float:
+    """Median host time of the peer's step."""
+    loop = peer_sglang.PeerStep(peer, running, PROMPT, ROOM)
+    count = max(1, running // 64)
+    times = []
+    for number in range(STEPS + WARM):
+        loop.prepare([(number * count + i) % running for i in range(count)])
+        if number % 10 == 0:
+            synchronize()
+        start = time.perf_counter()
+        loop.step(flush)
+        times.append((time.perf_counter() - start) * 1e6)
+        loop.settle()
+    synchronize()
+    return statistics.median(times[WARM:])
+
+
+@pytest.mark.parametrize("page", (1, 16))
+def test_serving_step(benchmark: Any, page: int) -> None:
+    """Host time per step stays below a quarter of the peer's in the same run."""
+    for running in RUNNING:
+        ours = {flush: arena_us(page, running, flush) for flush in (False, True)}
+        peer = peer_sglang.load(page)
+        theirs = {flush: peer_us(peer, running, flush) for flush in (False, True)} if peer else {}
+        del peer
+        torch.cuda.empty_cache()
+        for flush, (median, high) in ours.items():
+            other = theirs.get(flush)
+            record(
+                "serving step, host", running=running, page=page, flush=flush, arena_us=round(median, 1),
+                arena_p99_us=round(high, 1), peer_us=None if other is None else round(other, 1),
+                ratio=None if other is None else round(median / other, 3),
+            )  # fmt: skip
+    loop = ArenaLoop(arena_of(page, RUNNING[0]), RUNNING[0])
+    rounds = iter(range(10_000))
+    benchmark.pedantic(lambda: loop.step(np.array([next(rounds) % RUNNING[0]]), False), rounds=100, warmup_rounds=20)
+    loop.check()
+
+
+if __name__ == "__main__":  # python -m benchmarks.gpu_step PAGE RUNNING [total bytes]: the arena alone, any device
+    wanted_page, wanted_running = int(sys.argv[1]), int(sys.argv[2])
+    if len(sys.argv) > 3:
+        peer_sglang.ARENA_BYTES = int(sys.argv[3])
+    print(arena_us(wanted_page, wanted_running, "--flush" in sys.argv))
