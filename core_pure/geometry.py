@@ -48,11 +48,6 @@ def floor_arena(budget_bytes: int) -> int:
     return budget_bytes // ARENA_GRANULE * ARENA_GRANULE
 
 
-def frame_bytes_of(entry_bytes: int, slots_per_page: int) -> int:
-    """Bytes of one frame: its slots, each one entry."""
-    return entry_bytes * slots_per_page
-
-
 def sink_bytes(frame_bytes: Iterable[int]) -> int:
     """Reserved low bytes: one frame of the largest band, so that frame 0 of every band is inside. Of no bands, 0.
 
@@ -112,9 +107,7 @@ def check_tile(slots_per_page: int, tile_slots: int) -> None:
         above = align(max(slots_per_page, 1), tile_slots)
         below = above - tile_slots
         sizes = f"{below} or {above}" if below else f"{above}"
-        raise LayoutError(
-            f"page of {slots_per_page} slots is no multiple of the kernel tile of {tile_slots}: {sizes} would work"
-        )
+        raise LayoutError(f"page of {slots_per_page} slots is no multiple of the kernel tile of {tile_slots}: {sizes} would work")
 
 
 # Layer kinds ---------------------------------------------------------------------------------------------------------
@@ -197,34 +190,19 @@ class Layer:
     kind: LayerKind
 
 
-def retention_of(kind: LayerKind) -> Retention:
-    """Which tokens a kind keeps."""
-    match kind:
-        case FullAttention() | LatentAttention():
-            return "full"
-        case SlidingWindow():
-            return "chunked" if kind.chunked else "window"
-        case RecurrentState():
-            return "state"
-        case CrossAttention():
-            return "cross"
-        case _:
-            assert_never(kind)
-
-
-def band_name_of(kind: LayerKind) -> str:
-    """Name of the band that a kind belongs to; kinds with one name share pages."""
+def retention_of(kind: LayerKind) -> tuple[Retention, str]:
+    """Which tokens a kind keeps, and the band that it belongs to; kinds of one band share pages."""
     match kind:
         case FullAttention():
-            return "full"
+            return "full", "full"
         case LatentAttention():
-            return "latent"
+            return "full", "latent"
         case SlidingWindow():
-            return f"chunk-{kind.window}" if kind.chunked else f"window-{kind.window}"
+            return ("chunked", f"chunk-{kind.window}") if kind.chunked else ("window", f"window-{kind.window}")
         case RecurrentState():
-            return "state"
+            return "state", "state"
         case CrossAttention():
-            return "cross"
+            return "cross", "cross"
         case _:
             assert_never(kind)
 
@@ -376,7 +354,7 @@ class BandGeometry:
     @property
     def frame_bytes(self) -> int:
         """Bytes of one page."""
-        return frame_bytes_of(self.entry_bytes, self.slots_per_page)
+        return self.entry_bytes * self.slots_per_page
 
     @property
     def slots_fixed(self) -> int | None:
@@ -397,9 +375,7 @@ class BandGeometry:
             start = row_offset(before, self.slots_per_page, self.token_major)
             stride = entry if self.token_major else row.stride
             for part in row.parts:
-                views.append(
-                    View(row.layer, part.tensor, part.shape, row.dtype, row.storage_dtype, start + part.offset, stride)
-                )
+                views.append(View(row.layer, part.tensor, part.shape, row.dtype, row.storage_dtype, start + part.offset, stride))
             before += row.stride
         return tuple(views)
 
@@ -414,12 +390,12 @@ def group_bands(layers: Iterable[Layer], page_slots: int, *, token_major: bool =
         raise LayoutError(f"page of {page_slots!r} slots; expected an integer >= 1")
     groups: dict[str, list[Layer]] = {}
     for layer in layers:
-        groups.setdefault(band_name_of(layer.kind), []).append(layer)
+        groups.setdefault(retention_of(layer.kind)[1], []).append(layer)
     bands: list[BandGeometry] = []
     for name in sorted(groups):
         members = sorted(groups[name], key=lambda layer: layer.index)
         kind = members[0].kind
-        retention = retention_of(kind)
+        retention = retention_of(kind)[0]
         window = kind.window if isinstance(kind, SlidingWindow) else None
         slots = 1 if retention == "state" else page_slots
         bands.append(BandGeometry(name, retention, window, slots, tuple(members), token_major))

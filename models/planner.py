@@ -271,18 +271,10 @@ class _Stage:
         return StaticPools.split(self.layout, share, self.chunk)
 
     def _best_static(self, serve: Callable[[CountingPool], tuple[float, float]] | None) -> PolicyPlan:
-        """The split that holds most requests of the mix; the smallest share among equals."""
-        best: tuple[int, Fraction] | None = None
-        for share in SHARES:
-            try:
-                count = concurrency_of(self._static(share), self.mix.tokens)[0]
-            except LayoutError:
-                continue  # this share leaves a pool without a page
-            if best is None or count > best[0]:
-                best = (count, share)
-        if best is None:
+        """The split that holds most requests of the mix."""
+        share = best_share(self.layout, self.mix.tokens, self.chunk)
+        if share is None:
             return self._impossible(STATIC_BEST, "no share leaves every pool a page")
-        share = best[1]
         return self._policy(STATIC_BEST, f"{share * 100} % to states or windows", lambda: self._static(share), serve)
 
     def _policy(self, name: str, note: str, build: Callable[[], CountingPool],
@@ -306,6 +298,21 @@ class _Stage:
 
     def _impossible(self, name: str, why: str) -> PolicyPlan:
         return PolicyPlan(name, why, 0, 0, "", self.budget, 1.0)
+
+
+def best_share(layout: Layout, tokens: int, chunk: int = CHUNK) -> Fraction | None:
+    """The static split that holds most requests of ``tokens``, the middle one among equals; None if none is possible."""
+    best, shares = 0, list[Fraction]()
+    for share in SHARES:
+        try:
+            count = concurrency_of(StaticPools.split(layout, share, chunk), tokens)[0]
+        except LayoutError:
+            continue  # this share leaves a pool without a page
+        if count > best or not shares:
+            best, shares = count, []
+        if count == best:
+            shares.append(share)
+    return shares[len(shares) // 2] if shares else None
 
 
 def concurrency_of(pool: CountingPool, tokens: int) -> tuple[int, str]:

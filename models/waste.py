@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from core_pure.geometry import BandGeometry, ceil_div
 from core_pure.layout import BandSpec
 from models.padded import PaddedPage
-from models.pools import pages_while, split_bytes
+from models.pools import SGLANG_WINDOW_TO_FULL, pages_while
 
 Lengths = NDArray[np.int64]
 Bytes = NDArray[np.int64]
@@ -72,8 +72,13 @@ def held_lcm_bytes(specs: Sequence[BandSpec], page_bytes: int, lengths: Lengths)
 
 
 def waste_share(exact: Bytes, held: Bytes) -> float:
-    """1 − Σ exact / Σ held, as Python floats (sums in exact integers)."""
-    return 1 - sum(map(int, exact)) / max(1, sum(map(int, held)))
+    """1 − Σ exact / Σ held; the sums are exact integers."""
+    return 1 - _total(exact) / max(1, _total(held))
+
+
+def _total(counts: Bytes) -> int:
+    """The sum of an int64 array as a Python int, in halves that cannot overflow."""
+    return (int((counts >> 32).sum()) << 32) + int((counts & 0xFFFFFFFF).sum())
 
 
 def padded_waste(bands: Sequence[BandGeometry], page: PaddedPage, lengths: Lengths) -> float:
@@ -88,7 +93,25 @@ def uniform_waste(needs: Sequence[tuple[int, int]], room: int) -> Fraction:
 
 
 def resummed_bytes(specs: Sequence[BandSpec], budget: int, share: Fraction) -> int:
-    """Arena bytes of an engine that turns its budget into page counts per pool and adds those up again."""
-    return sum(
-        size // spec.frame_bytes * spec.frame_bytes for spec, size in zip(specs, split_bytes(specs, budget, share), strict=True)
-    )
+    """Arena bytes of an engine that turns its budget into token counts and sums those up again, as SGLang does.
+
+    ``share`` of the budget becomes whole states; what is left becomes tokens of full attention, 0.8 as many of each
+    window, each cut down to whole pages.
+    """
+    states = [spec for spec in specs if spec.retention == "state"]
+    full = [spec for spec in specs if spec.retention != "state" and spec.window is None]
+    windows = [spec for spec in specs if spec.window is not None]
+    used = 0
+    if states:
+        bytes_state = sum(spec.frame_bytes for spec in states)
+        part = share if full or windows else Fraction(1)
+        used = int(budget * part) // bytes_state * bytes_state
+    ratio = SGLANG_WINDOW_TO_FULL if full else Fraction(1)
+    costs = [Fraction(spec.frame_bytes, spec.slots_per_page) for spec in full]
+    costs += [ratio * Fraction(spec.frame_bytes, spec.slots_per_page) for spec in windows]
+    per_token = sum(costs, Fraction(0))
+    tokens = int((budget - used) / per_token) if per_token else 0
+    for spec in (*full, *windows):
+        share_tokens = int(tokens * (ratio if spec.window is not None else 1))
+        used += share_tokens // spec.slots_per_page * spec.frame_bytes
+    return used
