@@ -288,9 +288,6 @@ def _row(layer: Layer, name: str, dtype: str, storage_dtype: str | None,
     return Row(layer.index, name, dtype, stored, tuple(placed), end)
 
 
-# Bands ---------------------------------------------------------------------------------------------------------------
-
-
 @frozen
 class View:
     """Where one tensor of one layer lies in a page.
