@@ -14,6 +14,7 @@ from .advance import check_reader, pairs
 from .band import Band, Frames, reseat
 from .chain import NOWHERE, window
 from .errors import DemandError
+from .fits import NOW, is_feasible
 from .layout import is_whole
 from .plan import NO_MOVES, NO_ROWS, Plan, stack
 from .relief import displaced, seats
@@ -53,7 +54,10 @@ def compact(
         each = _moves_into(band, _target(band, low, high), left, fixed.get(at))
         if len(each.sources):
             after, moved = reseat(band, each.sources, each.targets, hold)
-            packed = packed.with_bands((*packed.bands[:at], after, *packed.bands[at + 1 :]))
+            candidate = packed.with_bands((*packed.bands[:at], after, *packed.bands[at + 1 :]))
+            if state.layout.has_minima and not is_feasible(candidate, (0,) * len(state.bands), NOW):
+                continue  # it would stand in bytes that another band has reserved
+            packed = candidate
             moves.append(each)
             rows.append(pairs(moved + band.home.id_base, each.targets))
             left = None if left is None else left - len(each.sources) * band.spec.frame_bytes
