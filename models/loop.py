@@ -56,6 +56,17 @@ class StepCost:
         return self.base + self.prefill * prefill_tokens + self.decode * decode_tokens
 
 
+def parse_cost(text: str) -> StepCost:
+    """A cost model out of three numbers of milliseconds: base, per prefill token, per decode token. Raises: ConfigError."""
+    try:
+        base, prefill, decode = (float(word) / 1_000 for word in text.split(","))
+    except ValueError:
+        base = prefill = decode = -1.0
+    if not (0 < base < float("inf") and 0 <= prefill < float("inf") and 0 <= decode < float("inf")):
+        raise ConfigError(f"step cost {text!r}: expected milliseconds for base, prefill token, decode token, like 10,0.05,0.02")
+    return StepCost(base, prefill, decode)
+
+
 @frozen
 class LoopOptions:
     """Limits of the loop. Units: tokens per step, requests, and the factor by which arrivals are sped up.
@@ -66,7 +77,7 @@ class LoopOptions:
 
     prefill_tokens: int = 8_192
     running_max: int = 1_024
-    speed_up: float = 32.0
+    speed_up: float = 16.0
     reserve: float = 0.0
     cost: StepCost = StepCost()
 
@@ -331,7 +342,8 @@ class ServingLoop:
         """Tokens of decode growth that admission sets aside beyond what is known. A last token is never fed back."""
         table = self.requests
         unwritten = table.inputs[requests] + table.outputs[requests] - 1 - table.known[requests]
-        return np.ceil(self.options.reserve * np.maximum(unwritten, 0)).astype(np.int64)
+        reserved: Ints = np.ceil(self.options.reserve * np.maximum(unwritten, 0)).astype(np.int64)
+        return reserved
 
     def _promised(self, demand: tuple[int, ...]) -> tuple[int, ...]:
         """Pages that the running requests will still take: this step's, and what was reserved for them."""

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
-from attrs import frozen
 
 from core_pure.capacity import Evictor, StepResult
-from core_pure.errors import ConfigError, DemandError, LayoutError, LeaseStale, PromiseBroken
+from core_pure.errors import ConfigError, DemandError, LayoutError, LeaseStale
 from core_pure.fits import RELIEF, BandRefusal, Fit, Refusal
 from core_pure.layout import BandSpec, Demand, Layout
 from core_pure.report import BandReport, Report
@@ -92,9 +91,7 @@ class CountingPool:
         net = (self._pages(tokens, tokens + new_tokens) - self._held[:, slots]).sum(axis=1)
         return tuple(np.maximum(net, 0).tolist())
 
-    def step(
-        self, handles: Ints, new_tokens: Ints, finished: Ints = NO_INTS, slid: Ints | None = None
-    ) -> StepResult | Refusal:
+    def step(self, handles: Ints, new_tokens: Ints, finished: Ints = NO_INTS, slid: Ints | None = None) -> StepResult | Refusal:
         """Release ``finished``, then give each lease its new tokens, jointly; a refusal changes nothing.
 
         slid: tokens that are final per lease (default: all it holds); a window keeps what tokens after them can see.
@@ -327,7 +324,8 @@ def pages_while(spec: BandSpec, before: Ints, after: Ints) -> Ints:
         first = before // (spec.window or 1) * (spec.window or 1)
     else:
         first = np.zeros_like(before)
-    return -(-after // spec.slots_per_page) - first // spec.slots_per_page
+    pages: Ints = -(-after // spec.slots_per_page) - first // spec.slots_per_page
+    return pages
 
 
 def _plus(pages: Iterable[int], more: Iterable[int]) -> Demand:

@@ -9,19 +9,21 @@ import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
-from typing import Protocol
 
 from attrs import define, field, frozen
 
+from core_pure.admission import max_request_tokens
 from core_pure.capacity import Pool
 from core_pure.errors import ConfigError, LayoutError
 from core_pure.geometry import BandGeometry
 from core_pure.layout import Layout
 from core_pure.verify import Violation
+from models.dry import Watched
 from models.loop import LoopOptions, Observer, ServingLoop, StepRecord
 from models.padded import padded_page
 from models.pools import SGLANG_DEFAULT_SHARE, PaddedPages, StaticPools
 from models.progress import Display
+from models.stamps import Stamper
 from models.statistics import Meter, Statistics, Summary, summarise
 from models.traces import Trace
 
@@ -45,13 +47,39 @@ class Setting:
     trace: Trace
     options: LoopOptions
 
+    @property
+    def context(self) -> int:
+        """The longest request of the trace, so that page tables are no wider than needed. Units: tokens."""
+        return int((self.trace.inputs + self.trace.outputs).max()) - 1
 
-class ArenaRig(Protocol):
-    """An arena ready to be served from, with what watches it."""
 
-    pool: Pool
+@frozen
+class ArenaRig:
+    """An arena ready to be served from, with what watches it. ``checks`` run after every step."""
+
+    pool: Watched
     meter: Meter
-    checks: Sequence[Check]  # run after every step
+    checks: Sequence[Check] = ()
+    stamper: Stamper | None = None
+
+
+@frozen
+class StampEquation:
+    """Frames read back whole against what the meter counted: checked = pages released + frames moved."""
+
+    checked: int
+    pages_released: int
+    frames_moved: int
+    stamped: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether both sides are equal, and not for lack of anything to check."""
+        return self.checked == self.pages_released + self.frames_moved and self.pages_released > 0 and self.frames_moved > 0
+
+    def __str__(self) -> str:
+        sign = "=" if self.checked == self.pages_released + self.frames_moved else "≠"
+        return f"{self.checked:,} frames checked {sign} {self.pages_released:,} pages released + {self.frames_moved:,} frames moved"
 
 
 @define
@@ -65,11 +93,12 @@ class Run:
     violations: list[str] = field(factory=list)
     checks_made: int = 0
     max_request_tokens: int = 0
+    stamps: StampEquation | None = None
 
 
 @define
 class Verifier:
-    """Runs every check after every step."""
+    """Runs every check after every step. A violation is told once per step; the run goes on, so that all are seen."""
 
     checks: Sequence[Check]
     violations: list[str] = field(factory=list)
@@ -115,33 +144,32 @@ def replay(
     for policy in policies:
         run = Run(policy)
         runs.append(run)
-        meter: Meter | None = None
+        rig: ArenaRig | None = None
+        pool: Pool
         checks: Sequence[Check] = (lambda pool: pool.verify(),) if verify else ()
-        try:
-            if policy == ARENA:
-                rig = make_arena()
-                pool, meter, checks = rig.pool, rig.meter, rig.checks
-            else:
+        if policy == ARENA:
+            rig = make_arena()
+            pool, checks = rig.pool, rig.checks
+        else:
+            try:
                 pool = rival(policy, setting)
-        except LayoutError as error:
-            if policy == ARENA:
-                raise
-            run.failed = str(error)
-            continue
-        if _serve(run, pool, meter, checks, setting, display):
+            except LayoutError as error:
+                run.failed = str(error)
+                continue
+        if _serve(run, pool, rig, checks, setting, display):
             return runs, True
     return runs, False
 
 
-def _serve(
-    run: Run, pool: Pool, meter: Meter | None, checks: Sequence[Check], setting: Setting, display: Display
-) -> bool:
+def _serve(run: Run, pool: Pool, rig: ArenaRig | None, checks: Sequence[Check], setting: Setting, display: Display) -> bool:
     """Run the loop to its end, or to an interrupt (True), and fill in the run."""
     watch = display.watch(run.policy, len(setting.trace))
     verifier = Verifier(checks, run.violations)
     observers: list[Observer] = [run.stats, verifier, watch]
-    loop = ServingLoop(pool, setting.trace, setting.options, observers=observers)
-    run.max_request_tokens = loop.tokens_max
+    loop = ServingLoop(pool, setting.trace, setting.options, observers=[*observers, rig.meter] if rig else observers)
+    # The arena's own figure is capped by the page tables' width, which follows the trace; told is what the bytes allow.
+    uncapped = max_request_tokens(setting.layout, setting.options.prefill_tokens)
+    run.max_request_tokens = uncapped if rig else loop.tokens_max
     begun, partial = time.perf_counter(), False
     try:
         loop.run()
@@ -149,9 +177,13 @@ def _serve(
         partial = True
     wall = time.perf_counter() - begun
     run.checks_made = verifier.made
+    if rig and rig.stamper:
+        released = rig.meter.pages_released(rig.pool.state)
+        run.stamps = StampEquation(rig.stamper.checked, released, rig.meter.frames_moved, rig.stamper.stamped)
+        run.violations += rig.stamper.violations
     run.summary = summarise(
-        run.policy, loop, run.stats, meter, wall=wall, peak_process_bytes=peak_process_bytes(), partial=partial,
-        violations=len(run.violations),
+        run.policy, loop, run.stats, rig.meter if rig else None, wall=wall, peak_process_bytes=peak_process_bytes(),
+        partial=partial, violations=len(run.violations),
     )  # fmt: skip
     watch.draw(loop, "interrupted" if partial else f"{wall:.1f} s")
     return partial

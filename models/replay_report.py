@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from rich.table import Table
 
 from core_pure.errors import ConfigError
 from models.plots import plot_concurrency, plot_memory
-from models.replay import ARENA, Run, Setting
+from models.replay import ARENA, PADDED, STATIC_DEFAULT, VIOLATIONS_TOLD, Run, Setting
+from models.statistics import Summary
 
 MIB, GIB = 2**20, 2**30
 COLUMNS = (
@@ -57,33 +58,89 @@ def table(runs: Sequence[Run], title: str) -> Table:
     return shown
 
 
+def title(setting: Setting) -> str:
+    """What was served, from how many bytes, at which stated cost."""
+    cost = setting.options.cost
+    return (
+        f"{setting.model}: {setting.layout.total_bytes / GIB:.3g} GiB, {len(setting.trace)} requests of {setting.trace.name}, "
+        f"arrivals x {setting.options.speed_up:g}; a step takes {cost.base * 1e3:g} ms + {cost.prefill * 1e3:g} ms per prefill "
+        f"token + {cost.decode * 1e3:g} ms per decode token, at most {setting.options.prefill_tokens} tokens"
+    )
+
+
+def notes(setting: Setting, runs: Sequence[Run], *, verify: bool, partial: bool) -> Iterator[str]:
+    """Lines under the table: the load's pressure, the checks' equation, what could not be built, what is partial."""
+    for run in runs:
+        if run.failed:
+            yield f"{run.policy}: {run.failed}"
+    arena = next((run for run in runs if run.policy == ARENA and run.summary), None)
+    if arena and arena.summary:
+        row = arena.summary
+        yield (
+            f"arena: {row.memory_bound_share:.0%} of {row.steps:,} steps memory-bound, {row.retractions:,} retractions, "
+            f"{row.frames_moved:,} frames moved; longest request {arena.max_request_tokens:,} tokens"
+        )
+        yield from _comparison(row, runs)
+    if arena and arena.stamps:
+        yield f"bytes: {arena.stamps}"
+    if verify:
+        made = sum(run.checks_made for run in runs)
+        yield f"invariants: {made:,} checks after {made:,} steps, {sum(len(run.violations) for run in runs)} violations"
+    for run in runs:
+        yield from (f"VIOLATION {run.policy}: {text}" for text in run.violations[:VIOLATIONS_TOLD])
+    if partial:
+        yield "interrupted: results are partial"
+
+
+def _comparison(arena: Summary, runs: Sequence[Run]) -> Iterator[str]:
+    """The arena against the best, the default and the worst static split and the padded page, by time to serve all."""
+    if arena.partial:
+        return
+    whole = [run.summary for run in runs if run.summary and not run.summary.partial and run.policy != ARENA]
+    static = sorted((row for row in whole if row.policy.startswith("static")), key=lambda row: row.tokens_per_second)
+    named = [("best static", static[-1]), ("worst static", static[0])] if static else []
+    named += [("static default", row) for row in whole if row.policy == STATIC_DEFAULT]
+    named += [("padded page", row) for row in whole if row.policy == PADDED]
+    told = [
+        f"{arena.tokens_per_second / row.tokens_per_second:.2f} x {name} ({row.policy}, {row.completed} served)"
+        for name, row in named
+        if row.tokens_per_second
+    ]
+    if told:
+        yield "arena tokens/s: " + ", ".join(told)
+
+
+def equation_holds(runs: Sequence[Run]) -> bool:
+    """Whether every finished run with byte stamps checked exactly what it released and moved."""
+    return all(run.stamps.holds for run in runs if run.stamps and run.summary and not run.summary.partial)
+
+
 def as_json(setting: Setting, runs: Sequence[Run], partial: bool, extra: Mapping[str, Any]) -> dict[str, Any]:
     """Everything needed to read the result, and to make it again."""
     layout = setting.layout
+    bands = ("name", "frame_bytes", "slots_per_page", "retention", "window")
     return {
         "partial": partial,
         "model": setting.model,
         "total_bytes": layout.total_bytes,
         "sink_bytes": layout.sink_bytes,
-        "bands": [
-            {
-                "name": band.name,
-                "frame_bytes": band.frame_bytes,
-                "slots_per_page": band.slots_per_page,
-                "retention": band.retention,
-                "window": band.window,
-            }
-            for band in layout.bands
-        ],
+        "bands": [{name: getattr(band, name) for name in bands} for band in layout.bands],
         "trace": {"name": setting.trace.name, "requests": len(setting.trace)},
         "options": asdict(setting.options),
-        "policies": [
-            {"policy": run.policy, "failed": run.failed, "max_request_tokens": run.max_request_tokens}
-            | (asdict(run.summary) if run.summary else {})
-            | {"checks_made": run.checks_made, "violations_told": run.violations[:20]}
-            for run in runs
-        ],
         **extra,
+        "policies": [_run_json(run) for run in runs],
+    }
+
+
+def _run_json(run: Run) -> dict[str, Any]:
+    return {
+        "policy": run.policy,
+        "failed": run.failed,
+        "max_request_tokens": run.max_request_tokens,
+        "checks_made": run.checks_made,
+        "stamps": asdict(run.stamps) if run.stamps else None,
+        "violations_told": run.violations[:VIOLATIONS_TOLD],
+        **(asdict(run.summary) if run.summary else {}),
     }
 
 
@@ -96,16 +153,21 @@ def check_out(out: Path) -> None:
         raise ConfigError(f"--out {out}: {there} is no folder that can be written")
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write whole or not at all: a temporary file beside it, then a rename."""
+def write_json(path: Path, content: Mapping[str, Any]) -> Path:
+    """Write whole or not at all."""
+    return write_bytes(path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def write_bytes(path: Path, content: bytes) -> Path:
+    """Write whole or not at all: a draft beside it, then a rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(path.name + ".draft")
-    draft.write_text(json.dumps(content, indent=1) + "\n")
-    draft.replace(path)
+    draft.write_bytes(content)
+    return draft.replace(path)
 
 
 def write_plots(setting: Setting, runs: Sequence[Run], out: Path) -> list[Path]:
-    """The memory map of the arena and of the first other policy, and everybody's concurrency."""
+    """A memory map per policy, and everybody's concurrency."""
     out.mkdir(parents=True, exist_ok=True)
     served = {run.policy: run for run in runs if run.stats.samples}
     about = f"{setting.model}, {setting.layout.total_bytes / GIB:.3g} GiB, {setting.trace.name}"

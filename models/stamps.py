@@ -60,7 +60,7 @@ class Stamper:
             if new > 0:
                 self._pending.append((page, band, new, moved))
 
-    def after(self) -> None:
+    def after(self, state: ArenaState, plan: Plan) -> None:
         """Check every frame that moved and stamp every frame that was handed out."""
         for page, band, frame, moved in self._pending:
             if moved:

@@ -58,28 +58,36 @@ class Statistics:
 
 @define
 class Meter:
-    """Counts what plans do, from the values before and after them and not from what a checker saw.
+    """Counts what plans do, independently of any checker: a watcher of plans and an observer of steps.
 
-    pages_released follows from conservation: live before + bound - live after.
+    Pages released follow from conservation: bound - still live.
     """
 
     layout: Layout
     plans: int = 0
     pages_bound: int = 0
-    pages_released: int = 0
     frames_moved: int = 0
     bytes_moved: int = 0
 
-    def count(self, before: ArenaState, plan: Plan, after: ArenaState, pages_bound: int) -> None:
-        """Book one plan that led from ``before`` to ``after`` and bound so many pages."""
+    def before(self, state: ArenaState, plan: Plan) -> None:
+        """Nothing to count before a plan is carried out."""
+
+    def after(self, state: ArenaState, plan: Plan) -> None:
+        """Book the plan's moves and copies."""
         self.plans += 1
-        self.pages_bound += pages_bound
-        live = [sum(band.live for band in state.bands) for state in (before, after)]
-        self.pages_released += live[0] + pages_bound - live[1]
         for moves in (*plan.waves, plan.copies):
             self.frames_moved += len(moves)
             for at, count in Counter(moves[:, 0].tolist()).items():
                 self.bytes_moved += count * self.layout.bands[at].frame_bytes
+
+    def after_step(self, loop: ServingLoop, record: StepRecord) -> None:
+        """Book the pages that the step's outcome handed out."""
+        outcome = record.batch.result.outcome
+        self.pages_bound += sum(len(pages) for pages in outcome.pages) if outcome else 0
+
+    def pages_released(self, state: ArenaState) -> int:
+        """Pages given back so far, of a run that began with an empty arena."""
+        return self.pages_bound - sum(band.live for band in state.bands)
 
 
 @frozen

@@ -44,7 +44,7 @@ class PlainStatic:
         self.trace, self.budget, self.places = trace, budget, places
         self.states, self.pages, self.most = states, pages, pages
         self.queue, self.running, self.log, self.now, self.next = deque(), [], [], 0.0, 0
-        self.done = {i: 0 for i in range(len(trace))}  # tokens generated
+        self.done = dict.fromkeys(range(len(trace)), 0)  # tokens generated
         self.cached: dict[int, int] = {}
 
     def cost(self, request: int) -> int:

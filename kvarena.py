@@ -1,0 +1,233 @@
+"""kvarena: one byte arena for every cache of a hybrid language model. Command line, and the library's public names.
+
+Nothing heavy is imported until a command or a name needs it, so that ``kvarena fit`` answers without torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from core_pure.door import Recorder
+    from core_pure.event import Event
+    from models.replay import ArenaRig, Setting
+
+# Public names, listed once: name -> module. A test pins them.
+PUBLIC = {
+    "ArenaError": "core_pure.errors",
+    "ConfigError": "core_pure.errors",
+    "LayoutError": "core_pure.errors",
+    "BandSpec": "core_pure.layout",
+    "Layout": "core_pure.layout",
+    "build_layout": "core_pure.layout",
+    "layout_for": "models.architectures",
+    "load_config": "models.architectures",
+    "Fit": "core_pure.fits",
+    "Refusal": "core_pure.fits",
+    "fits": "core_pure.fits",
+    "Outcome": "core_pure.state",
+    "initial": "core_pure.state",
+    "Plan": "core_pure.plan",
+    "Door": "core_pure.door",
+    "DryArena": "models.dry",
+    "StaticPools": "models.pools",
+    "PaddedPages": "models.pools",
+    "ServingLoop": "models.loop",
+    "LoopOptions": "models.loop",
+    "load_trace": "models.traces",
+    "Arena": "shell_gpu.arena",
+}
+__all__ = [*PUBLIC, "main"]  # noqa: PLE0604 - the names are strings of a mapping
+
+USAGE_ERROR, VIOLATED, INTERRUPTED = 2, 1, 130
+TABLE_WIDTH = 200  # characters, where the output is no terminal
+DEVICES = ("cpu", "cuda", "none")
+POLICY_HELP = "comma-separated: all, compare, static, arena, padded, static-default, static-10 … static-90"
+BUFFER_REQUESTS, DRY_REQUESTS = 1_600, 2_000  # default load with and without a buffer (docs/DECISIONS.md 1)
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, help=__doc__
+)
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported when first asked for."""
+    if name not in PUBLIC:
+        raise AttributeError(f"module 'kvarena' has no attribute {name!r}")
+    return getattr(import_module(PUBLIC[name]), name)
+
+
+def console(*, to_stderr: bool = False) -> Console:
+    """A console as wide as the terminal, and wide enough for the tables where there is none."""
+    from rich.console import Console
+
+    shown = Console(stderr=to_stderr)
+    return shown if shown.is_terminal else Console(stderr=to_stderr, width=TABLE_WIDTH)
+
+
+@app.command()
+def replay(
+    model: Annotated[str, typer.Option(help="bundled model id, or a config.json")] = "tiiuae/Falcon-H1-0.5B-Instruct",
+    memory: Annotated[str, typer.Option(help="bytes of the arena, e.g. 2GiB")] = "2GiB",
+    trace: Annotated[str, typer.Option(help="azure-code, mooncake, mix (generated), or a .csv or .jsonl file")] = "azure-code",
+    requests: Annotated[int | None, typer.Option(help="requests from the start [1600; 2000 on device none; mix: all]")] = None,
+    scale: Annotated[float, typer.Option(help="factor on every length, for small arenas")] = 1.0,
+    page_slots: Annotated[int, typer.Option(help="tokens per page")] = 16,
+    policy: Annotated[str, typer.Option(help=POLICY_HELP)] = "all",
+    device: Annotated[str, typer.Option(help="cpu or cuda: a real buffer; none: the same door without one")] = "cpu",
+    verify: Annotated[bool, typer.Option(help="every invariant after every step, and every moved byte")] = False,
+    record: Annotated[Path | None, typer.Option(help="write every event of the arena's run to this file")] = None,
+    out: Annotated[Path, typer.Option(help="folder for replay.json and plots")] = Path("out/replay"),
+    seed: Annotated[int, typer.Option(help="seed of the generated mix")] = 0,
+    tp: Annotated[int, typer.Option(help="tensor-parallel ranks")] = 1,
+    pp: Annotated[int, typer.Option(help="pipeline stages")] = 1,
+    dtype: Annotated[str | None, typer.Option(help="dtype of caches [the checkpoint's]")] = None,
+    kv_dtype: Annotated[str | None, typer.Option(help="dtype of attention caches, e.g. fp8 [as dtype]")] = None,
+    prefill_tokens: Annotated[int, typer.Option(help="token budget of one step")] = 8_192,
+    running_max: Annotated[int, typer.Option(help="most requests at once")] = 1_024,
+    speed_up: Annotated[float, typer.Option(help="factor on the pace of arrivals")] = 16.0,
+    reserve: Annotated[float, typer.Option(help="share of unwritten output that admission charges")] = 0.0,
+    step_ms: Annotated[str, typer.Option(help="a step's cost: base, per prefill token, per decode token")] = "10,0.05,0.02",
+) -> None:
+    """Serve a request trace from one arena, and from the splits people use today, at equal bytes."""
+    from core_pure.errors import ConfigError
+    from models.architectures import layout_for
+    from models.loop import LoopOptions, parse_cost
+    from models.replay import ARENA, Setting, parse_policies
+    from models.replay_report import check_out
+    from models.traces import SHIFTING_MIX, load_trace
+
+    policies = parse_policies(policy)
+    if device not in DEVICES:
+        raise ConfigError(f"--device {device!r} is none of {', '.join(DEVICES)}")
+    options = LoopOptions(prefill_tokens, running_max, speed_up, reserve, parse_cost(step_ms))
+    if requests is None and trace != SHIFTING_MIX:
+        requests = DRY_REQUESTS if device == "none" else BUFFER_REQUESTS
+    layout = layout_for(model, memory, page_slots, tp=tp, pp=pp, dtype=dtype, kv_dtype=kv_dtype)
+    setting = Setting(model, layout, load_trace(trace, requests=requests, scale=scale, seed=seed), options)
+    for target in (out, *([record] if record else [])):
+        check_out(target)
+    if record is not None and ARENA not in policies:
+        raise ConfigError(f"--record {record}: only the arena records, and --policy {policy} leaves it out")
+    raise typer.Exit(_replay(setting, policies, device, verify, record, out))
+
+
+def _replay(
+    setting: Setting, policies: Sequence[str], device: str, verify: bool, record: Path | None, out: Path
+) -> int:
+    """Run, show, write. Returns: the exit code."""
+    from core_pure import recording
+    from models import replay_report
+    from models.progress import Display
+    from models.replay import replay
+
+    events: list[Event] | None = [] if record else None
+    shown = console()
+    with Display(console(to_stderr=True)) as display:
+        runs, partial = replay(setting, policies, lambda: _rig(setting, device, verify, events), verify=verify, display=display)
+    shown.print(replay_report.table(runs, replay_report.title(setting)))
+    for line in replay_report.notes(setting, runs, verify=verify, partial=partial):
+        shown.print(line, highlight=False)
+    content = replay_report.as_json(setting, runs, partial, {"device": device, "verify": verify})
+    written = [replay_report.write_json(out / "replay.json", content), *replay_report.write_plots(setting, runs, out)]
+    if record is not None and events is not None:
+        written.append(replay_report.write_bytes(record, recording.write(setting.layout, events)))
+    shown.print("written: " + ", ".join(str(path) for path in written), highlight=False)
+    if partial:
+        return INTERRUPTED
+    return VIOLATED if any(run.violations for run in runs) or not replay_report.equation_holds(runs) else 0
+
+
+def _rig(setting: Setting, device: str, verify: bool, events: list[Event] | None) -> ArenaRig:
+    """The arena of one replay, with a buffer or without, and what watches it."""
+    from models.dry import DryArena
+    from models.replay import ArenaRig
+    from models.stamps import Stamper
+    from models.statistics import Meter
+
+    layout, chunk, most = setting.layout, setting.options.prefill_tokens, setting.options.running_max
+    meter = Meter(layout)
+    recorder = None if events is None else events.append
+    checks = (lambda pool: pool.verify(),) if verify else ()
+    if device == "none":
+        dry = DryArena(layout, sequences=most, context=setting.context, chunk=chunk, recorder=recorder)
+        dry.watchers = (meter,)
+        return ArenaRig(dry, meter, checks)
+    arena = _watched_arena(setting, device, recorder)
+    # Stamps read the buffer as numpy, so they need it in this machine's own memory.
+    stamper = Stamper(layout, arena.buffer.numpy()) if verify and device == "cpu" and arena.buffer is not None else None
+    arena.watchers = (meter, stamper) if stamper else (meter,)
+    return ArenaRig(arena, meter, checks, stamper)
+
+
+def _watched_arena(setting: Setting, device: str, recorder: Recorder | None) -> Any:
+    """The real arena, its plans seen by watchers."""
+    import torch
+
+    from models.dry import Watched
+    from shell_gpu.arena import Arena, BuildOptions
+
+    class WatchedArena(Watched, Arena):
+        """The real arena under watch."""
+
+    if device == "cpu":
+        # Frames are small: on a shared machine the barrier of a second thread costs many times what it gains.
+        torch.set_num_threads(1)
+    options = setting.options
+    return WatchedArena.build(
+        setting.layout,
+        device=device,
+        sequences=options.running_max,
+        context=setting.context,
+        chunk=options.prefill_tokens,
+        options=BuildOptions(step_tokens=options.prefill_tokens),
+        recorder=recorder,
+    )
+
+
+@app.command()
+def inspect(
+    file: Annotated[Path, typer.Argument(help="a recording made by replay --record")],
+    at: Annotated[int | None, typer.Option(help="after how many steps [the last]")] = None,
+) -> None:
+    """Say who holds which bytes at one step of a recording, adding up to the total."""
+    from models.inspection import holders, load, table
+
+    layout, events = load(file)
+    moment = holders(layout, events, at)
+    console().print(table(moment))
+
+
+def main() -> None:
+    """Run the command line. Bad input: one line on stderr and exit code 2. Interrupt: exit code 130."""
+    import click
+
+    from core_pure.errors import ArenaError, PromiseBroken
+
+    try:
+        code = app(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        print("kvarena: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    except PromiseBroken:
+        raise  # a defect of this package: a crash with its traceback, never a tidy message
+    except ArenaError as error:
+        print("kvarena: " + " ".join(str(error).split()), file=sys.stderr)
+        sys.exit(USAGE_ERROR)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()
