@@ -17,7 +17,7 @@ def _store_row(source, target, items, LIMIT: tl.constexpr, BLOCK: tl.constexpr):
         step += BLOCK
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "slots_end"])
 def store_rows(
     keys, values, view_k, view_v, slots, count, keys_stride, values_stride, items_k, items_v,
     frame_stride_k, slot_stride_k, frame_stride_v, slot_stride_v, slots_per_page, slots_end,

@@ -96,7 +96,7 @@ def translate_step(
         token += tl.num_programs(0) * stride
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "width", "pages"])
 def translate_ids(ids, lengths, frame_of, out, rows, width, pages, HAS_LENGTHS: tl.constexpr, BLOCK: tl.constexpr):
     """Page ids to frames, element by element; columns at or past a row's length give the sink.
 
@@ -114,7 +114,7 @@ def translate_ids(ids, lengths, frame_of, out, rows, width, pages, HAS_LENGTHS: 
     tl.store(out + index, frame, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "pages", "slots"])
 def translate_slots(ids, positions, frame_of, out, count, pages, slots, BLOCK: tl.constexpr):
     """Write slots of tokens: frame * slots + position % slots, int64; the sink's slot 0 for ids that hold nothing."""
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
