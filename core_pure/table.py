@@ -122,8 +122,9 @@ class Table:
         return new
 
     def swap(self, index: NDArray[np.intp], values: Any) -> tuple[Table, NDArray[Any]]:
-        """``write``, and what stood there before: one gather for both."""
+        """``write``, and what stood there before, read-only: one gather for both."""
         old = self._array()[index]
+        old.flags.writeable = False  # this version keeps it
         return self.write(index, values, old), old
 
     def read(self, index: Index) -> NDArray[Any]:
@@ -201,5 +202,5 @@ class Table:
 
 
 def _copied(values: NDArray[Any], index: Index) -> NDArray[Any]:
-    """Fancy indexing copies by itself; a slice does not."""
-    return values.copy() if isinstance(index, slice) else values
+    """Indexing with an array copies by itself; a slice, a number or an ellipsis gives a view."""
+    return values if isinstance(index, np.ndarray) else values.copy()

@@ -174,7 +174,7 @@ def test_F20_one_pinned_page_and_the_rest_moves() -> None:
     frames = where(state)
     by_frame = sorted(pages, key=lambda page: frames[page])
     kept = by_frame[20]
-    state = release(state, [page for page in by_frame[21:]]).state
+    state = release(state, by_frame[21:]).state
     state = pin(state, [kept]).state
     # 20 movable pages lie below the pinned one, 19 holes above: all but one can go up.
     obtainable = fits(state, {"low": 999})
