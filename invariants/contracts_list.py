@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from core_pure import chain, fits, geometry, layout
+from core_pure import chain, fits, layout
 
 from . import contracts_chain as c
 from . import contracts_core as k
 from . import contracts_geometry as g
+from . import contracts_twins as twins
 from .contracts import Contract, Twin
 
 ALL, OFF_GRID, SIXTEEN = "all integers", "frames of 96, 7, 5 bytes, all counts and edges", "pages of 16 slots, all other integers"
@@ -25,120 +26,6 @@ def _twin(module: Any, name: str, function: Callable[..., Any], wrong: str) -> T
     return Twin(module.__name__, name, function, wrong)
 
 
-# --- planted bugs ------------------------------------------------------------------------------------------------------
-
-
-def _floor_div(value: int, unit: int) -> int:
-    return value // unit
-
-
-def _no_hull(edge: int, total: int, frame_bytes: int, need: int, first: int, end: int) -> int:
-    return chain.edge_above(edge, total, frame_bytes, need, first, 0)
-
-
-def _floor_edge(edge: int, total: int, frame_bytes: int, need: int, first: int, end: int) -> int:
-    if need == 0:
-        return edge
-    low = edge // frame_bytes
-    high = max(low + need, end)
-    return -1 if low > first or high > total // frame_bytes else high * frame_bytes
-
-
-def _one_too_high(edge: int, total: int, frame_bytes: int, need: int, first: int, end: int) -> int:
-    return chain.edge_above(edge, total, frame_bytes, need + 1, first, end) if need else edge
-
-
-def _rounds_empty(edge: int, total: int, frame_bytes: int, need: int, first: int, end: int) -> int:
-    return -(-edge // frame_bytes) * frame_bytes + need * frame_bytes
-
-
-def _below_ceil(edge: int, frame_bytes: int, need: int, first: int, end: int) -> int:
-    if need == 0:
-        return edge
-    high = -(-edge // frame_bytes)
-    low = min(high - need, first)
-    return -1 if high < end or low < 0 else low * frame_bytes
-
-
-def _below_too_low(edge: int, frame_bytes: int, need: int, first: int, end: int) -> int:
-    return chain.edge_below(edge, frame_bytes, need + 1, first, end) if need else edge
-
-
-def _drops_hull(low: int, high: int, need: int, first: int, end: int, lean: int) -> tuple[int, int]:
-    return (low, low + max(need, end - first)) if end > first else chain.window(low, high, need, first, end, lean)
-
-
-def _never_centred(low: int, high: int, need: int, first: int, end: int, lean: int) -> tuple[int, int]:
-    return low, low + need
-
-
-def _windows_overlap(claims: tuple[chain.Claim, ...], sink: int, total: int) -> list[tuple[int, int]] | None:
-    placed = chain.windows(claims, sink, total)
-    return placed if placed is None else [(max(0, low - 1), high) for low, high in placed]
-
-
-def _windows_timid(claims: tuple[chain.Claim, ...], sink: int, total: int) -> list[tuple[int, int]] | None:
-    return None if total - sink < sum(c.frame_bytes * (c.need + 1) for c in claims) else chain.windows(claims, sink, total)
-
-
-def _refused_early(claims: tuple[chain.Claim, ...], sink: int, total: int) -> int:
-    return chain.refused_at(claims, sink, total - 1)
-
-
-def _refused_by_pages(claims: tuple[chain.Claim, ...], sink: int, total: int) -> int:
-    edge = sink
-    for at, claim in enumerate(claims):
-        edge = edge // claim.frame_bytes * claim.frame_bytes + claim.need * claim.frame_bytes
-        if edge > total:
-            return at
-    return -1
-
-
-def _ceilings_flat(claims: tuple[chain.Claim, ...], total: int) -> list[int]:
-    return [total] * (len(claims) + 1)
-
-
-def _room_by_bytes(claims: tuple[chain.Claim, ...], sink: int, total: int, band: int) -> int:
-    used = sum(c.need * c.frame_bytes for at, c in enumerate(claims) if at != band)
-    return max(0, (total - sink - used) // claims[band].frame_bytes)
-
-
-def _room_less(claims: tuple[chain.Claim, ...], sink: int, total: int, band: int) -> int:
-    return max(0, chain.room(claims, sink, total, band) - 1)
-
-
-def _all_down(bands: int) -> tuple[int, ...]:
-    return (-1,) * bands
-
-
-def _forgets_quarantine(band: Any, mode: Any, evicted: int = 0) -> int:
-    return int(band.live - evicted)
-
-
-def _claims_span(band: Any, pages: int, mode: Any, evicted: int = 0) -> chain.Claim:
-    return chain.Claim(7, band.live + band.held.count + pages, band.low, band.high - 1, -1)
-
-
-def _counts_all_batches(band: Any, mode: Any, evicted: int = 0) -> int:
-    return int(band.live + band.held.count)
-
-
-def _adds_first_twice(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(x + b[0] for x in a)
-
-
-def _fits_by_parity(where: layout.Layout, demand: tuple[int, ...]) -> bool:
-    return sum(demand) % 2 == 0 and k.chain_fits(where, demand)
-
-
-def _total_without_sink(chain_: Any, demand: Any) -> int:
-    return geometry.align(sum(band.frame_bytes * n for band, n in zip(chain_, demand, strict=True)), geometry.ARENA_GRANULE)
-
-
-def _ignores_minimum(where: layout.Layout, demand: tuple[int, ...]) -> tuple[chain.Claim, ...]:
-    return tuple(chain.Claim(band.frame_bytes, n) for band, n in zip(where.bands, demand, strict=True))
-
-
 # --- the list ----------------------------------------------------------------------------------------------------------
 
 _EDGE = {"edge": 10, "total": 100, "size": 7, "need": 2, "first": 5, "end": 6}
@@ -146,7 +33,11 @@ _BELOW = {"edge": 90, "size": 7, "need": 2, "first": 5, "end": 6}
 
 GEOMETRY = (
     Contract(
-        g.ceil_div_is_least, ("geometry.ceil_div",), {"value": 10, "unit": 3}, _twin(g, "ceil_div", _floor_div, "rounds down"), ALL
+        g.ceil_div_is_least,
+        ("geometry.ceil_div",),
+        {"value": 10, "unit": 3},
+        _twin(g, "ceil_div", twins.floor_div, "rounds down"),
+        ALL,
     ),
     Contract(
         g.align_is_next_multiple,
@@ -249,114 +140,118 @@ GEOMETRY = (
 )
 
 CHAIN = (
-    Contract(c.edge_above_is_legal, ("chain.edge_above",), _EDGE, _twin(c, "edge_above", _no_hull, "leaves the hull outside"), ALL),
+    Contract(
+        c.edge_above_is_legal, ("chain.edge_above",), _EDGE, _twin(c, "edge_above", twins.no_hull, "leaves the hull outside"), ALL
+    ),
     Contract(
         c.edge_above_is_least,
         ("chain.edge_above",),
         {**_EDGE, "other": 4, "end_other": 8},
-        _twin(c, "edge_above", _one_too_high, "one frame too high"),
+        _twin(c, "edge_above", twins.one_too_high, "one frame too high"),
         ALL,
     ),
-    Contract(c.edge_below_is_legal, ("chain.edge_below",), _BELOW, _twin(c, "edge_below", _below_ceil, "rounds up"), ALL),
+    Contract(c.edge_below_is_legal, ("chain.edge_below",), _BELOW, _twin(c, "edge_below", twins.below_ceil, "rounds up"), ALL),
     Contract(
         c.edge_below_is_highest,
         ("chain.edge_below",),
         {**_BELOW, "other": 4, "end_other": 8},
-        _twin(c, "edge_below", _below_too_low, "one frame too low"),
+        _twin(c, "edge_below", twins.below_too_low, "one frame too low"),
         ALL,
     ),
     Contract(
         c.empty_band_is_skipped,
         ("chain.edge_above", "chain.edge_below"),
         {"edge": 10, "total": 100, "size": 7, "first": 5, "end": 6},
-        _twin(c, "edge_above", _rounds_empty, "rounds an empty band to its grid"),
+        _twin(c, "edge_above", twins.rounds_empty, "rounds an empty band to its grid"),
         ALL,
     ),
     Contract(
         c.window_keeps_its_hull,
         ("chain.window",),
         {"low": 1, "high": 20, "need": 6, "first": 5, "end": 7, "lean": 0},
-        _twin(c, "window", _drops_hull, "leaves the hull"),
+        _twin(c, "window", twins.drops_hull, "leaves the hull"),
         ALL,
     ),
     Contract(
         c.new_window_lies_in_its_room,
         ("chain.window",),
         {"low": 1, "high": 20, "need": 6, "lean": 0},
-        _twin(c, "window", _never_centred, "a new float at the edge"),
+        _twin(c, "window", twins.never_centred, "a new float at the edge"),
         ALL,
     ),
     Contract(
         c.one_band_placed_or_refused,
         ("chain.windows", "chain.refused_at"),
         {"size": 7, "need": 2, "first": 5, "end": 6, "sink": 7, "total": 100},
-        _twin(c, "windows", _windows_timid, "keeps a frame back"),
+        _twin(c, "windows", twins.windows_timid, "keeps a frame back"),
         ALL,
     ),
     Contract(
         c.two_bands_placed_or_refused,
         ("chain.windows", "chain.ceilings", "chain.refused_at"),
         {"need": 2, "first": 5, "end": 6, "need_b": 3, "first_b": 12, "end_b": 13, "sink": 7, "total": 100},
-        _twin(c, "windows", _windows_overlap, "a window reaches into its neighbour"),
+        _twin(c, "windows", twins.windows_overlap, "a window reaches into its neighbour"),
         OFF_GRID,
     ),
     Contract(
         c.three_bands_placed_or_refused,
         ("chain.windows", "chain.ceilings", "chain.refused_at"),
         {"need": 1, "need_b": 2, "need_c": 3, "sink": 96, "total": 400},
-        _twin(c, "windows", _windows_timid, "keeps a frame back"),
+        _twin(c, "windows", twins.windows_timid, "keeps a frame back"),
         OFF_GRID,
     ),
     Contract(
         c.two_bands_refused_only_if_impossible,
         ("chain.refused_at",),
         {"need": 2, "need_b": 3, "sink": 7, "total": 100, "other": 2, "other_b": 8},
-        _twin(c, "refused_at", _refused_early, "a byte kept back"),
+        _twin(c, "refused_at", twins.refused_early, "a byte kept back"),
         OFF_GRID,
     ),
     Contract(
         c.three_bands_refused_only_if_impossible,
         ("chain.refused_at",),
         {"need": 1, "need_b": 2, "need_c": 3, "sink": 96, "over": 1, "over_b": 30, "over_c": 50, "spare": 4},
-        _twin(c, "refused_at", _refused_early, "a byte kept back"),
+        _twin(c, "refused_at", twins.refused_early, "a byte kept back"),
         OFF_GRID,
     ),
     Contract(
         c.nothing_promised_beyond_bytes,
         ("chain.refused_at",),
         {"need": 1, "need_b": 2, "need_c": 3, "sink": 96, "total": 400},
-        _twin(c, "refused_at", _refused_by_pages, "rounds edges down"),
+        _twin(c, "refused_at", twins.refused_by_pages, "rounds edges down"),
         OFF_GRID,
     ),
     Contract(
         c.ceilings_fall,
         ("chain.ceilings",),
         {"need": 1, "need_b": 2, "sink": 7, "total": 100},
-        _twin(c, "ceilings", _ceilings_flat, "ignores the bands above"),
+        _twin(c, "ceilings", twins.ceilings_flat, "ignores the bands above"),
         OFF_GRID,
     ),
     Contract(
         c.room_of_one_is_most,
         ("chain.room",),
         {"size": 7, "sink": 7, "total": 100},
-        _twin(c, "room", _room_by_bytes, "counts bytes, not frames"),
+        _twin(c, "room", twins.room_by_bytes, "counts bytes, not frames"),
         ALL,
     ),
     Contract(
         c.room_of_two_is_most,
         ("chain.room",),
         {"need_b": 2, "sink": 7, "total": 100},
-        _twin(c, "room", _room_by_bytes, "counts bytes, not frames"),
+        _twin(c, "room", twins.room_by_bytes, "counts bytes, not frames"),
         OFF_GRID,
     ),
     Contract(
         c.room_of_three_is_most,
         ("chain.room",),
         {"need": 1, "need_c": 2, "sink": 96, "total": 400},
-        _twin(c, "room", _room_less, "hides one frame"),
+        _twin(c, "room", twins.room_less, "hides one frame"),
         OFF_GRID,
     ),
-    Contract(c.leans_point_outward, ("chain.leans",), {"bands": 3}, _twin(c, "leans", _all_down, "all lean down"), "2–6 bands"),
+    Contract(
+        c.leans_point_outward, ("chain.leans",), {"bands": 3}, _twin(c, "leans", twins.all_down, "all lean down"), "2–6 bands"
+    ),
 )
 
 CORE = (
@@ -364,28 +259,28 @@ CORE = (
         k.claim_needs_what_is_kept,
         ("fits.claim", "fits.frames_kept"),
         {"live": 4, "waiting": 2, "pages": 1, "evicted": 1, "least": 0},
-        _twin(fits, "frames_kept", _forgets_quarantine, "forgets the quarantine"),
+        _twin(fits, "frames_kept", twins.forgets_quarantine, "forgets the quarantine"),
         ALL,
     ),
     Contract(
         k.claim_now_keeps_the_span,
         ("fits.claim",),
         {"live": 4, "waiting": 2, "low": 1, "high": 9, "pages": 1},
-        _twin(k, "claim", _claims_span, "span one frame short"),
+        _twin(k, "claim", twins.claims_span, "span one frame short"),
         ALL,
     ),
     Contract(
         k.waiting_never_needs_more,
         ("fits.frames_kept",),
         {"live": 4, "fence": 2, "other": 5, "wait": 3},
-        _twin(k, "frames_kept", _counts_all_batches, "counts quarantine that has passed"),
+        _twin(k, "frames_kept", twins.counts_all_batches, "counts quarantine that has passed"),
         "two batches, all other integers",
     ),
     Contract(
         k.peak_covers_tokens,
         ("layout.BandSpec.pages_peak",),
         {"tokens": 50, "chunk": 8},
-        _twin(layout, "ceil_div", _floor_div, "rounds a request's pages down"),
+        _twin(layout, "ceil_div", twins.floor_div, "rounds a request's pages down"),
         SIXTEEN,
     ),
     Contract(
@@ -413,28 +308,28 @@ CORE = (
         k.fold_adds_every_band,
         ("admission.added",),
         {"a": 1, "b": 2, "more_a": 3, "more_b": 4},
-        _twin(k, "added", _adds_first_twice, "adds the first band everywhere"),
+        _twin(k, "added", twins.adds_first_twice, "adds the first band everywhere"),
         ALL,
     ),
     Contract(
         k.smaller_fold_fits_too,
         ("admission.fits_empty", "layout.claims_of_empty"),
         {"a": 3, "b": 2, "less_a": 1, "less_b": 2, "total": 100},
-        _twin(k, "fits_empty", _fits_by_parity, "not monotone"),
+        _twin(k, "fits_empty", twins.fits_by_parity, "not monotone"),
         OFF_GRID,
     ),
     Contract(
         k.floor_admits_its_demand,
         ("layout.smallest_total", "admission.fits_empty"),
         {"a": 3, "b": 2},
-        _twin(k, "smallest_total", _total_without_sink, "forgets the sink"),
+        _twin(k, "smallest_total", twins.total_without_sink, "forgets the sink"),
         "two bands, demands up to 4,096",
     ),
     Contract(
         k.minimum_is_claimed,
         ("layout.claims_of_empty",),
         {"asked": 1, "least": 3},
-        _twin(k, "claims_of_empty", _ignores_minimum, "ignores the minimum"),
+        _twin(k, "claims_of_empty", twins.ignores_minimum, "ignores the minimum"),
         ALL,
     ),
 )
