@@ -33,6 +33,7 @@ from .executor import Executor
 from .ops import WriteLocs
 from .packing import NO_STEP, Batch
 from .requirements import Requirements
+from .runner import warm, warm_stores
 from .tables import DeviceTables, StepSizes
 
 
@@ -113,8 +114,6 @@ class Arena(Door):
         if len(set(chosen.budgets)) > 1:
             raise LayoutError(f"ranks were given different budgets, {sorted(set(chosen.budgets))} bytes; all must agree")
         if place.type == "cuda":
-            from .runner import warm
-
             warm(place)
         return cls(
             layout, place, sequences=sequences, context=context, chunk=chunk, draft_tokens=draft_tokens, buffer=buffer,
@@ -129,6 +128,9 @@ class Arena(Door):
         self.views: Mapping[str, LayerViews] = MappingProxyType(
             {spec.name: views_of(self.buffer, spec) for spec in self.layout.bands}
         )
+        if self.device.type == "cuda":
+            for views in self.views.values():
+                warm_stores(views)
         self._poison()
 
     # --- steps

@@ -17,6 +17,7 @@ from torch import Tensor
 from core_pure.plan import Rows
 
 from . import chunk
+from .buffer import LayerViews
 from .kernels import twins
 from .packing import Work, pack, split
 from .tables import DeviceTables
@@ -220,3 +221,18 @@ def warm(device: torch.device) -> None:
             for positions in (ints, words):
                 launch.translate_slots(ids[:16], positions[:16], ints, words[16:32], 16)
         torch.cuda.synchronize(device)
+
+
+def warm_stores(views: LayerViews) -> None:
+    """Compile the store kernel for these views by storing no rows; the first real store then compiles nothing."""
+    from . import launch
+
+    for (layer, tensor), view in views.items():
+        if tensor == "v" or not view.is_floating_point():
+            continue
+        value_view = views.get((layer, "v")) if tensor == "k" else None
+        for dtype in {view.dtype, torch.bfloat16}:
+            rows = [None if one is None else one.new_empty((0, *one.shape[2:]), dtype=dtype) for one in (view, value_view)]
+            slots = torch.empty(0, dtype=torch.int64, device=view.device)
+            assert rows[0] is not None
+            launch.store_rows(rows[0], view, slots, rows[1], value_view)

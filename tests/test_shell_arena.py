@@ -18,6 +18,7 @@ from shell_gpu.arena import Arena, ArenaStep, BuildOptions
 from shell_gpu.errors import DeviceError, GraphStale, InjectedFault, StepTooLarge, TensorError
 from shell_gpu.ops import store
 from shell_gpu.requirements import Requirements
+from shell_gpu.runner import warm_stores
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 PAGE = 4
@@ -383,3 +384,13 @@ def test_one_step_is_one_plan() -> None:
     made = arena.step(arena.open(2), np.array([3, 9]))
     assert isinstance(made, ArenaStep) and made.outcome is not None
     assert seen == [made.outcome.plan]
+
+
+def test_warming_the_store_kernels_changes_no_byte() -> None:
+    """Compiling the store kernel for every view of the arena writes nothing."""
+    arena = build()
+    assert arena.buffer is not None
+    arena.buffer.fill_(7)
+    for views in arena.views.values():
+        warm_stores(views)
+    assert bool((arena.buffer == 7).all())
