@@ -169,14 +169,14 @@ def pack(work: Work, units: tuple[int, ...], out: Rows) -> int:
             at += block.size
     header[chunk.AT_TOKENS], header[chunk.AT_TOKENS + 1] = work.batch.tokens, work.batch.stale_tokens
     header[chunk.AT_WORDS] = at
-    HEADER.pack_into(out, 0, *header)
+    HEADER.pack_into(out.data, 0, *header)
     return at
 
 
 def _pack_segments(segments: list[tuple[int, int, int, int]], out: Rows, at: int) -> int:
     """Write segment words at ``at``; returns the end."""
     for segment in segments:
-        SEGMENT.pack_into(out, at * out.itemsize, *segment)
+        SEGMENT.pack_into(out.data, at * out.itemsize, *segment)
         at += chunk.SEGMENT_WORDS
     return at
 

@@ -33,6 +33,18 @@ def _frame(frame_of, page, wanted, low, high, SKIP: tl.constexpr):
 
 
 @triton.jit
+def _zero_stale(staging, write, BLOCK: tl.constexpr):
+    """Zero the write slots that the step before left behind the new tokens of this one."""
+    place = (tl.program_id(0) * tl.num_programs(2) + tl.program_id(2)) * BLOCK
+    first = tl.load(staging + AT_TOKENS) + place
+    end = tl.load(staging + AT_TOKENS + 1)
+    while first < end:
+        token = first + tl.arange(0, BLOCK)
+        tl.store(write + token, tl.zeros([BLOCK], tl.int64), mask=token < end)
+        first += tl.num_programs(0) * tl.num_programs(2) * BLOCK
+
+
+@triton.jit
 def translate_step(
     staging, frame_of, lease_pages, bands, tables, writes,
     SKIP_TABLES: tl.constexpr, SKIP_WRITES: tl.constexpr, BLOCK: tl.constexpr,
@@ -87,13 +99,7 @@ def translate_step(
             step += stride
         row += tl.num_programs(0)
 
-    token = tl.load(staging + AT_TOKENS) + (tl.program_id(0) * tl.num_programs(2) + tl.program_id(2)) * BLOCK + lanes
-    end = tl.load(staging + AT_TOKENS + 1)
-    first = tl.load(staging + AT_TOKENS) + (tl.program_id(0) * tl.num_programs(2) + tl.program_id(2)) * BLOCK
-    while first < end:
-        tl.store(write + token, tl.zeros([BLOCK], tl.int64), mask=token < end)
-        first += tl.num_programs(0) * stride
-        token += tl.num_programs(0) * stride
+    _zero_stale(staging, write, BLOCK)
 
 
 @triton.jit(do_not_specialize=["rows", "width", "pages"])
