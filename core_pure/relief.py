@@ -78,8 +78,9 @@ def _extend(
     # keep one more of my own frames: the window ends just above live frame x
     start = int(np.searchsorted(live, high[0]))
     start = max(start, int(np.searchsorted(live, same_below // size)) - 1)  # of cuts that are all alike, the last
-    if start < len(live):
-        ends = live[start:] + 1
+    stop = int(np.searchsorted(live, total // size))  # a resize may leave live frames above the new top
+    if start < stop:
+        ends = live[start:stop] + 1
         reach = np.searchsorted(high, ends, side="right") - 1  # starts whose window can end there
         lowest = np.minimum.accumulate(base)
         fresh = np.empty(len(base), bool)
