@@ -28,6 +28,10 @@ NOBODY: NDArray[np.int32] = np.empty(0, np.int32)
 NOBODY.flags.writeable = False
 
 
+Split = Mapping[int, NDArray[np.intp]]
+"""Page indices by band position."""
+
+
 class _Bound(NamedTuple):
     """What one band got: page ids, the frames behind them, the ids of pages that moved, and where to."""
 
@@ -72,9 +76,17 @@ def advance(
     Keeps: every claim of the catalogue. With a reader it moves nothing where the demand fits now; else it waits for the
     reader, stream-side, where that suffices; else it refuses. Cost: O(pages), and O(span) when frames move.
     """
-    check_reader(state, reader)
     wanted = (0,) * len(state.bands) if demand is None else demand_of(state, demand)
-    freed, released = _released(state, release, state.launched + 1 if withhold else reader)
+    split = {} if release is NOBODY else by_band(state, release)
+    return advance_split(state, split, wanted, reader, withhold)
+
+
+def advance_split(
+    state: ArenaState, released: Split, wanted: Demand, reader: int | None = None, withhold: bool = False
+) -> Outcome | Refusal:
+    """``advance`` for a demand that is checked, and page indices that are split by band and in range."""
+    check_reader(state, reader)
+    freed = _freed(state, released, state.launched + 1 if withhold else reader)
     if not any(wanted):
         return Outcome(freed, Plan(rows=_rows(freed, released, {})), (NOBODY,) * len(wanted))
     at, wait = freed, None
@@ -92,7 +104,7 @@ def advance(
             return refusal(freed, wanted, RELIEF)
         placed = relieved(at, wanted)
     after = at.with_bands(placed.bands)
-    plan = Plan(placed.waves, NO_MOVES, _fills(after, placed.bound), _rows(after, released, placed.bound), wait)
+    plan = Plan(placed.waves, NO_MOVES, _fills(after, placed.bound), _rows(freed, released, placed.bound), wait)
     return Outcome(after, plan, _new_pages(after, placed.bound))
 
 
@@ -114,7 +126,7 @@ def resize(state: ArenaState, total_bytes: int) -> Outcome | Refusal:
         return refusal(resized, nothing, RELIEF)
     placed = relieved(resized, nothing)
     after = resized.with_bands(placed.bands)
-    return Outcome(after, Plan(placed.waves, rows=_rows(after, {}, placed.bound)))
+    return Outcome(after, Plan(placed.waves, rows=_rows(resized, {}, placed.bound)))
 
 
 def clear(state: ArenaState) -> Outcome:
@@ -144,17 +156,14 @@ def release(state: ArenaState, pages: object, *, reader: int | None = None) -> O
     return outcome
 
 
-def _released(
-    state: ArenaState, pages: object, reader: int | None
-) -> tuple[ArenaState, dict[int, NDArray[np.intp]]]:
-    """The state with the pages unbound, and the page indices per band."""
-    split = {} if pages is NOBODY else by_band(state, pages)
-    if not split:
-        return state, split
+def _freed(state: ArenaState, released: Split, reader: int | None) -> ArenaState:
+    """The state with the pages unbound."""
+    if not released:
+        return state
     bands = list(state.bands)
-    for at, ids in split.items():
+    for at, ids in released.items():
         bands[at], _ = unbind(bands[at], ids, reader)
-    return state.with_bands(bands), split
+    return state.with_bands(bands)
 
 
 def _placed_now(state: ArenaState, wanted: Demand) -> _Placed | None:
@@ -216,24 +225,34 @@ def relieved(state: ArenaState, wanted: Demand) -> _Placed:
 
 def _fills(state: ArenaState, bound: dict[int, _Bound]) -> Rows:
     """Zero every page handed out, so that bytes nobody wrote read as finite numbers."""
-    zeroed = (at for at, got in bound.items() if len(got.frames) and state.bands[at].spec.zero_on_bind)
-    blocks = [triples(at, bound[at].frames, ZERO) for at in zeroed]
-    return stack(blocks, NO_MOVES)
+    zeroed = [at for at, got in bound.items() if len(got.frames) and state.bands[at].spec.zero_on_bind]
+    return stack([triples(at, bound[at].frames, ZERO) for at in zeroed], NO_MOVES)
 
 
-def _rows(state: ArenaState, released: dict[int, NDArray[np.intp]], bound: dict[int, _Bound]) -> Rows:
-    """One row per id whose frame changed, the final one: moved, bound, and released without being bound again."""
-    blocks = []
+def _rows(freed: ArenaState, released: Split, bound: dict[int, _Bound]) -> Rows:
+    """One row per id whose frame changed, the final one: moved, bound, and released without being bound again.
+
+    Args: freed: the state between release and bind; its id stacks tell which released ids the bind takes again.
+    """
+    blocks: list[tuple[NDArray[np.integer], NDArray[np.intp] | int]] = []
     for got in bound.values():
-        if len(got.moved):
-            blocks.append(pairs(got.moved, got.moved_to))
-        if len(got.pages):
-            blocks.append(pairs(got.pages, got.frames))
+        blocks += [(got.moved, got.moved_to), (got.pages, got.frames)]
     for at, ids in released.items():
-        band = state.bands[at]
-        gone = ids[band.frame_of.read(ids) < 0] if at in bound else ids
-        blocks.append(pairs(gone + band.home.id_base, -1))
-    return stack(blocks, NO_ROWS)
+        band = freed.bands[at]
+        again = len(bound[at].pages) if at in bound else 0
+        if again and not band.spare:  # the band had emptied, so its ids start again from the first
+            gone = ids[ids > again]
+        else:  # a stack: the bind takes the newest first
+            gone = ids[: max(0, len(ids) - again)]
+        blocks.append((gone + band.home.id_base, -1))
+    rows = np.empty((sum([len(pages) for pages, _ in blocks]), 2), np.int32)
+    at = 0
+    for pages, frames in blocks:
+        end = at + len(pages)
+        rows[at:end, 0] = pages
+        rows[at:end, 1] = frames
+        at = end
+    return rows if at else NO_ROWS
 
 
 def pairs(pages: NDArray[np.integer], frames: NDArray[np.intp] | int) -> Rows:

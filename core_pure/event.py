@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 from numpy.typing import NDArray
 
 from .advance import advance, allocate, clear, release, resize
@@ -22,6 +23,7 @@ from .fences import launch, retire
 from .fits import Refusal
 from .layout import Demand
 from .pins import pin, unpin
+from .plan import Plan
 from .state import ArenaState, Outcome
 
 Words = NDArray[np.int64]
@@ -79,8 +81,7 @@ def apply(state: ArenaState, event: Event) -> Outcome | Refusal:
     outcome = _TRANSITIONS[event.kind](state, event)
     if isinstance(outcome, Refusal):
         return outcome
-    digest = chained(state.digest, encode_event(event), outcome.plan.words)
-    return evolve(outcome, state=evolve(outcome.state, digest=digest))
+    return passed(outcome, event)
 
 
 # --- encoding ----------------------------------------------------------------------------------------------------------
@@ -90,13 +91,18 @@ EVENT_HEADER = 3
 _NONE = -1
 
 
+def _head(event: Event) -> int:
+    return KINDS.index(event.kind) | event.flag << 8 | len(event.demand) << 16 | len(event.pages) << 32
+
+
+def _number(value: int | None) -> int:
+    return _NONE if value is None else value
+
+
 def encode_event(event: Event) -> Words:
     """One event as int64 words: 24 bytes, 8 per band of a demand, 8 per page id."""
-    head = KINDS.index(event.kind) | event.flag << 8 | len(event.demand) << 16 | len(event.pages) << 32
-    number = _NONE if event.number is None else event.number
-    reader = _NONE if event.reader is None else event.reader
     words = np.empty(EVENT_HEADER + len(event.demand) + len(event.pages), np.int64)
-    words[:EVENT_HEADER] = (head, number, reader)
+    words[:EVENT_HEADER] = (_head(event), _number(event.number), _number(event.reader))
     words[EVENT_HEADER : EVENT_HEADER + len(event.demand)] = event.demand
     words[EVENT_HEADER + len(event.demand) :] = event.pages
     return words
@@ -136,22 +142,36 @@ def _keys(count: int) -> NDArray[np.uint64]:
 
 
 def multilinear64(words: NDArray[np.int32] | NDArray[np.int64]) -> int:
-    """Σ word[i] · key[i] mod 2⁶⁴ over 64-bit words; an odd int32 at the end counts as a word of its own."""
-    if words.dtype == np.int32:
-        even = len(words) & ~1
-        tail = int(words[even]) if even < len(words) else 0
-        words = np.ascontiguousarray(words[:even]).view(np.int64)
-    else:
-        tail = 0
-    keys = _keys(1 << len(words).bit_length())[: len(words) + 1]
-    total = int(np.dot(words.view(np.uint64), keys[:-1])) + (tail & 0xFFFFFFFF) * int(keys[-1])
+    """Σ word[i] · key[i] mod 2⁶⁴ over 64-bit words, rows one after the other; an odd int32 at the end is a word of its own."""
+    flat = words.reshape(-1)
+    tail = 0
+    if flat.dtype == np.int32:
+        even = len(flat) & ~1
+        tail = int(flat[even]) & 0xFFFF_FFFF if even < len(flat) else 0
+        flat = np.ascontiguousarray(flat[:even]).view(np.int64)
+    keys = _keys(1 << len(flat).bit_length())
+    total = int(np.dot(flat.view(np.uint64), keys[: len(flat)])) + tail * int(keys[len(flat)])
     return total & 0xFFFF_FFFF_FFFF_FFFF
 
 
-def chained(digest: bytes, event: Words, plan: NDArray[np.int32]) -> bytes:
-    """The digest after one more event and its plan. 16 bytes."""
-    parts = (multilinear64(event), len(event), multilinear64(plan), len(plan))
-    return blake2b(digest + b"".join(part.to_bytes(8, "little") for part in parts), digest_size=16).digest()
+def chained(digest: bytes, event: Event, plan: Plan) -> bytes:
+    """The digest after one more event and its plan, 16 bytes: BLAKE2b over the digest before, the event's figures and
+    demand, and length and hash of each array of event and plan, in the order in which they are encoded.
+    """
+    figures = [_head(event), _number(event.number), _number(event.reader), *event.demand, _number(plan.wait), len(plan.waves)]
+    blocks: list[NDArray[Any]] = [event.pages, *plan.waves, plan.copies, plan.fills, plan.rows]
+    for block in blocks:
+        figures += [len(block), multilinear64(block) if len(block) else 0]
+    packed = b"".join([(figure & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "little") for figure in figures])
+    return blake2b(digest + packed, digest_size=16).digest()
+
+
+def passed(outcome: Outcome, event: Event) -> Outcome:
+    """The outcome with its digest moved on: what every transition that changes something goes through."""
+    after = outcome.state
+    digest = chained(after.digest, event, outcome.plan)
+    moved_on = ArenaState(after.layout, after.bands, after.launched, after.retired, digest)
+    return Outcome(moved_on, outcome.plan, outcome.pages)
 
 
 def content_digest(state: ArenaState) -> bytes:

@@ -7,14 +7,16 @@ plan are the row cells that changed; block tables and write slots follow from ro
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 from attrs import evolve, frozen
 from numpy.typing import NDArray
 
+from .advance import advance_split
 from .errors import LeaseError, PinError
-from .event import Event, apply
+from .event import NO_PAGES, Event, apply, passed
 from .fits import Refusal
 from .layout import BandSpec, Demand
 from .leases import (
@@ -24,20 +26,23 @@ from .leases import (
     Leases,
     RowWrite,
     Slots,
-    close_slots,
+    closed,
     flat,
     hold_again,
     let_go,
     open_leases,
     pages_held,
+    rows_after,
     slots_of,
     whole_numbers,
+    with_facts,
     with_rows,
 )
 from .plan import NO_MOVES, Plan, triples
 from .state import ArenaState, Outcome, Pages
 
 Counts = NDArray[np.int64]
+NO_CELLS: NDArray[np.intp] = np.empty(0, np.intp)
 
 
 @frozen
@@ -59,39 +64,42 @@ class StepOutcome:
 
 
 class _Pages(NamedTuple):
-    """One band's page positions per request: held [begin, end), begin after sliding, end wanted."""
+    """One band's page positions per request: held [begin, end), begin after sliding, and pages to take beyond end."""
 
     begin: Counts
     end: Counts
     cut: Counts
-    want: Counts
+    more: Counts
 
 
 def _positions(spec: BandSpec, band: int, facts: Counts, after: Counts, committed: Counts) -> _Pages:
     begin, end = facts[:, FIRST_BAND + 2 * band], facts[:, FIRST_BAND + 2 * band + 1]
     if not spec.grows:
-        return _Pages(begin, end, begin, np.where(after > 0, spec.pages_fixed, end))
-    want = np.maximum(end, -(-after // spec.slots_per_page))
+        return _Pages(begin, end, begin, np.where(after > 0, spec.pages_fixed - end, 0))
+    pages = after if spec.slots_per_page == 1 else -(-after // spec.slots_per_page)
+    more = np.maximum(pages - end, 0)
     if spec.window is None:
-        return _Pages(begin, end, begin, want)
+        return _Pages(begin, end, begin, more)
     if spec.retention == "chunked":
         visible = committed // spec.window * spec.window
     else:
         visible = np.maximum(0, committed - spec.window + 1)
-    return _Pages(begin, end, np.minimum(np.maximum(begin, visible // spec.slots_per_page), end), want)
+    return _Pages(begin, end, np.minimum(np.maximum(begin, visible // spec.slots_per_page), end), more)
 
 
 def _asked(leases: Leases, facts: Counts, new_tokens: object, slid: object | None) -> tuple[Counts, list[_Pages]]:
     new = whole_numbers(new_tokens, "new tokens")
     before = facts[:, TOKENS]
-    if new.shape != before.shape or (len(new) and int(new.min()) < 0):
+    if new.shape != before.shape or (len(new) and int(np.minimum.reduce(new)) < 0):
         raise LeaseError(f"{len(before)} leases, but new tokens {new.shape}, least {new.min() if new.size else 0}")
     after = before + new
-    if len(after) and int(after.max()) > leases.context:
+    if len(after) and int(np.maximum.reduce(after)) > leases.context:
         raise LeaseError(f"{int(after.max())} tokens exceed the page table's {leases.context}; trim, or build with more context")
-    committed = before if slid is None else whole_numbers(slid, "slid")
-    if committed.shape != before.shape or (committed > before).any() or (committed < 0).any():
-        raise LeaseError("slid: committed tokens per lease, from 0 to what the lease holds")
+    committed = before
+    if slid is not None:
+        committed = whole_numbers(slid, "slid")
+        if committed.shape != before.shape or (committed > before).any() or (committed < 0).any():
+            raise LeaseError("slid: committed tokens per lease, from 0 to what the lease holds")
     return after, [_positions(spec, band, facts, after, committed) for band, spec in enumerate(leases.layout.bands)]
 
 
@@ -99,12 +107,12 @@ def pages_wanted(leases: Leases, handles: object, new_tokens: object, slid: obje
     """Pages per band that a step with these tokens takes beyond what its slide frees. Raises: LeaseStale, LeaseError."""
     slots, facts = slots_of(leases, handles)
     _, asked = _asked(leases, facts, new_tokens, slid)
-    if leases.shared == 0:
-        return tuple(max(0, int((p.want - p.end).sum()) - int((p.cut - p.begin).sum())) for p in asked)
     wanted = []
-    for band, p in enumerate(asked):  # a page with another holder is not freed when it slides out of one window
-        _, freed = let_go(leases, pages_held(leases, band, slots, p.begin, p.cut))
-        wanted.append(max(0, int((p.want - p.end).sum()) - len(freed)))
+    for band, p in enumerate(asked):
+        freed = np.empty(0, np.int32)
+        if p.cut is not p.begin:  # a page with another holder is not freed when it slides out of one window
+            _, freed = let_go(leases, pages_held(leases, band, slots, p.begin, p.cut))
+        wanted.append(max(0, int(np.add.reduce(p.more)) - len(freed)))
     return tuple(wanted)
 
 
@@ -127,39 +135,64 @@ def step(
     Returns: a StepOutcome, or a Refusal; then nothing changed. Raises: LeaseStale, LeaseError, FenceError.
     Cost: O(pages changed + requests).
     """
-    slots, facts = slots_of(leases, handles)
-    ended, ended_facts = slots_of(leases, finished)
-    together = np.concatenate((slots, ended))
+    served = whole_numbers(handles, "lease handles")
+    together, known = slots_of(leases, np.concatenate((served, whole_numbers(finished, "finished leases"))))
     if len(together) > 1 and int(np.bincount(together).max()) > 1:
         raise LeaseError("a lease is named twice in one step, or both served and finished")
+    slots, facts = together[: len(served)], known[: len(served)]
     after, asked = _asked(leases, facts, new_tokens, slid)
-    freed, writes = [], []
-    for band, p in enumerate(asked):
-        begin, end = ended_facts[:, FIRST_BAND + 2 * band], ended_facts[:, FIRST_BAND + 2 * band + 1]
-        freed += [pages_held(leases, band, ended, begin, end), pages_held(leases, band, slots, p.begin, p.cut)]
-    held, released = let_go(leases, np.concatenate(freed))
-    demand = tuple(int((p.want - p.end).sum()) for p in asked)
-    event = Event("advance", None, reader, demand, released.astype(np.int64), withhold)
-    outcome = apply(state, event)
+    held, released = _let_go_in_step(leases, together, known, asked, len(served))
+    demand = tuple([int(np.add.reduce(p.more)) for p in asked])
+    outcome = advance_split(state, released, demand, reader, withhold)
     if isinstance(outcome, Refusal):
         return outcome
+    event = Event("advance", None, reader, demand, _ids(state, released), withhold)
+    outcome = passed(outcome, event)
+    before = facts[:, TOKENS].copy()
+    writes = []
     for band, p in enumerate(asked):
         writes.append(_row_write(leases.widths[band], slots, p, outcome.pages[band]))
-        facts[:, FIRST_BAND + 2 * band], facts[:, FIRST_BAND + 2 * band + 1] = p.cut, p.want
-    before = facts[:, TOKENS].copy()
+        facts[:, FIRST_BAND + 2 * band + 1] += p.more
+        if p.cut is not p.begin:
+            facts[:, FIRST_BAND + 2 * band] = p.cut
     facts[:, TOKENS] = after
-    held = close_slots(held, ended)
-    held = with_rows(evolve(held, facts=held.facts.write(slots, facts)) if len(slots) else held, tuple(writes))
+    known[len(served) :] = 0  # the finished
+    idle, fresh = closed(held, together[len(served) :])
+    rows = rows_after(held, tuple(writes))
+    held = with_facts(held, held.facts.write(together, known), rows, idle, fresh, held.serial)
     return StepOutcome(outcome.state, held, outcome.plan, outcome.pages, tuple(writes), slots, before, after, event)
+
+
+def _let_go_in_step(
+    leases: Leases, together: Slots, known: Counts, asked: list[_Pages], served: int
+) -> tuple[Leases, dict[int, NDArray[np.intp]]]:
+    """Page indices per band that the step frees: all of the finished (from ``served`` on), and what slid out."""
+    freed: dict[int, NDArray[np.intp]] = {}
+    ended, facts = together[served:], known[served:]
+    for band, p in enumerate(asked):
+        begin, end = facts[:, FIRST_BAND + 2 * band], facts[:, FIRST_BAND + 2 * band + 1]
+        pages = pages_held(leases, band, ended, begin, end)
+        if p.cut is not p.begin:
+            pages = np.concatenate((pages, pages_held(leases, band, together[:served], p.begin, p.cut)))
+        leases, pages = let_go(leases, pages)
+        if len(pages):
+            freed[band] = pages.astype(np.intp) - leases.layout.id_bases[band]
+    return leases, freed
+
+
+def _ids(state: ArenaState, released: Mapping[int, NDArray[np.intp]]) -> NDArray[np.int64]:
+    """Page indices per band as page ids."""
+    if not released:
+        return NO_PAGES
+    return np.concatenate([ids + state.layout.id_bases[band] for band, ids in released.items()])
 
 
 def _row_write(width: int, slots: Slots, p: _Pages, pages: Pages) -> RowWrite:
     """New pages at their positions; slid positions are zeroed, so that a masked kernel reads the sink there."""
-    base = slots * width
-    new = flat(base + p.end, p.want - p.end) if len(pages) else np.empty(0, np.intp)
+    new = flat(slots * width + p.end, p.more) if len(pages) else NO_CELLS
     if p.cut is p.begin or not (gone := p.cut - p.begin).any():
         return RowWrite(new, pages)
-    old = flat(base + p.begin, gone)
+    old = flat(slots * width + p.begin, gone)
     return RowWrite(np.concatenate((old, new)), np.concatenate((np.zeros(len(old), np.int32), pages)))
 
 
