@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
+from struct import pack
 from typing import Any
 
 import numpy as np
@@ -131,39 +132,46 @@ def decode_event(words: Words) -> tuple[Event, int]:
 # --- digest ------------------------------------------------------------------------------------------------------------
 
 @lru_cache(maxsize=32)
-def _keys(count: int) -> NDArray[np.uint64]:
+def _keys(count: int) -> NDArray[np.int64]:
     """The first ``count`` odd 64-bit multipliers: SplitMix64 of 1, 2, 3 … (Steele, Lea & Flood 2014)."""
     z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    keys = (z ^ (z >> np.uint64(31))) | np.uint64(1)
+    keys = ((z ^ (z >> np.uint64(31))) | np.uint64(1)).view(np.int64)  # products wrap alike, signed or not
     keys.flags.writeable = False
     return keys
 
 
-def multilinear64(words: NDArray[np.int32] | NDArray[np.int64]) -> int:
-    """Σ word[i] · key[i] mod 2⁶⁴ over 64-bit words, rows one after the other; an odd int32 at the end is a word of its own."""
+def multilinear64(words: NDArray[Any]) -> int:
+    """Σ word[i] · key[i] mod 2⁶⁴ over the 64-bit words of a contiguous array, signed; an odd int32 at the end is one of its own."""
     flat = words.reshape(-1)
-    tail = 0
-    if flat.dtype == np.int32:
-        even = len(flat) & ~1
-        tail = int(flat[even]) & 0xFFFF_FFFF if even < len(flat) else 0
-        flat = np.ascontiguousarray(flat[:even]).view(np.int64)
-    keys = _keys(1 << len(flat).bit_length())
-    total = int(np.dot(flat.view(np.uint64), keys[: len(flat)])) + tail * int(keys[len(flat)])
-    return total & 0xFFFF_FFFF_FFFF_FFFF
+    if flat.dtype != np.int32:
+        return int(np.dot(flat.view(np.int64), _keys(_enough(len(flat)))[: len(flat)]))
+    pairs = len(flat) >> 1
+    keys = _keys(_enough(pairs))
+    total = int(np.dot(flat[: 2 * pairs].view(np.int64), keys[:pairs]))
+    if len(flat) & 1:
+        total = (total + int(flat[-1]) * int(keys[pairs]) + (1 << 63)) % (1 << 64) - (1 << 63)
+    return total
+
+
+def _enough(count: int) -> int:
+    """A power of two above ``count``: few sizes, so that keys are made once."""
+    return 1 << count.bit_length()
 
 
 def chained(digest: bytes, event: Event, plan: Plan) -> bytes:
-    """The digest after one more event and its plan, 16 bytes: BLAKE2b over the digest before, the event's figures and
-    demand, and length and hash of each array of event and plan, in the order in which they are encoded.
+    """The digest after one more event and its plan, 16 bytes.
+
+    BLAKE2b over the digest before, the event's figures and demand, and length and hash of each array: page ids, waves, copies
+    and table rows. Fills follow from rows and layout; their number is enough.
     """
-    figures = [_head(event), _number(event.number), _number(event.reader), *event.demand, _number(plan.wait), len(plan.waves)]
-    blocks: list[NDArray[Any]] = [event.pages, *plan.waves, plan.copies, plan.fills, plan.rows]
-    for block in blocks:
-        figures += [len(block), multilinear64(block) if len(block) else 0]
-    packed = b"".join([(figure & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "little") for figure in figures])
-    return blake2b(digest + packed, digest_size=16).digest()
+    figures = [_head(event), _number(event.number), _number(event.reader), *event.demand, _number(plan.wait), len(plan.fills)]
+    for block in (event.pages, *plan.waves, plan.copies, plan.rows):
+        count = len(block)
+        if count:
+            figures += [count, multilinear64(block)]
+    return blake2b(digest + pack(f"<{len(figures)}q", *figures), digest_size=16).digest()
 
 
 def passed(outcome: Outcome, event: Event) -> Outcome:

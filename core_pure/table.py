@@ -103,12 +103,10 @@ class Table:
         Cost: O(len(index)).
         """
         store = self._store
-        array = store.array
-        if store.thread != get_ident() or store.root is not self or store.pending is not None:
-            array = self._array()
+        array = store.array if store.root is self and store.pending is None and store.thread == get_ident() else self._array()
         if old is None:
-            old = _copied(array[index], index)
-        new = Table.__new__(Table)
+            old = array[index].copy() if type(index) is slice else array[index]
+        new = _new(Table)
         new._store, new._link = store, None
         self._link = (new, index, old)  # link first: an interrupt below leaves this version right
         store.pending = (new, index, values)
@@ -199,6 +197,9 @@ class Table:
 
     def __repr__(self) -> str:
         return f"Table(len={len(self)}, dtype={self._store.array.dtype})"
+
+
+_new = Table.__new__
 
 
 def _copied(values: NDArray[Any], index: Index) -> NDArray[Any]:
