@@ -167,7 +167,8 @@ def chained(digest: bytes, event: Event, plan: Plan) -> bytes:
     and table rows. Fills follow from rows and layout; their number is enough.
     """
     figures = [_head(event), _number(event.number), _number(event.reader), *event.demand, _number(plan.wait), len(plan.fills)]
-    for block in (event.pages, *plan.waves, plan.copies, plan.rows):
+    blocks: list[NDArray[Any]] = [event.pages, *plan.waves, plan.copies, plan.rows]
+    for block in blocks:
         count = len(block)
         if count:
             figures += [count, multilinear64(block)]
