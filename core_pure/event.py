@@ -167,11 +167,11 @@ def chained(digest: bytes, event: Event, plan: Plan) -> bytes:
     and table rows. Fills follow from rows and layout; their number is enough.
     """
     figures = [_head(event), _number(event.number), _number(event.reader), *event.demand, _number(plan.wait), len(plan.fills)]
-    blocks: list[NDArray[Any]] = [event.pages, *plan.waves, plan.copies, plan.rows]
+    pages = np.asarray(event.pages, np.int64)  # as they are recorded: the same ids in int32 are the same event
+    blocks: list[NDArray[Any]] = [pages, *plan.waves, plan.copies, plan.rows]
     for block in blocks:
         count = len(block)
-        if count:
-            figures += [count, multilinear64(block)]
+        figures += (count, multilinear64(block)) if count else (0,)  # counts tell a wave from a copy
     return blake2b(digest + pack(f"<{len(figures)}q", *figures), digest_size=16).digest()
 
 
