@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 
 import numpy as np
+import pytest
+import torch
 from attrs import define, field
 from numpy.typing import NDArray
 from torch import Tensor
 
 from core_pure.capacity import StepResult
+from core_pure.errors import ContentsLost
 from core_pure.geometry import group_bands
 from core_pure.layout import BandSpec, Layout, build_layout
 from core_pure.plan import Plan
@@ -18,6 +22,8 @@ from shell_gpu.decode.graph import CapturedDecode
 from shell_gpu.decode.memory import LaneBatch
 from shell_gpu.decode.model import HybridModel, Weights, kernels_for
 from shell_gpu.decode.shape import HybridShape
+from shell_gpu.errors import InjectedFault
+from tests.dense_decode import Dense
 from tests.relocate import relocate
 
 Ints = NDArray[np.int64]
@@ -132,3 +138,78 @@ class DecodeWorld:
 def relative_error(got: Tensor, wanted: Tensor) -> float:
     """‖got - wanted‖ / ‖wanted‖ in double precision; NaN never passes a comparison."""
     return float((got.double() - wanted.double()).norm() / wanted.double().norm())
+
+
+def run_together(
+    worlds: list[DecodeWorld], schedule: Schedule, steps: int, dense: Dense | None = None
+) -> tuple[int, float]:
+    """Drive worlds with one schedule. Returns: steps in which they differ in any bit, and the worst error to ``dense``.
+
+    Nothing is read back before the end, so that captured steps follow each other as in service.
+    """
+    shape = worlds[0].shape
+    device = worlds[0].arena.device
+    differ, worst = torch.zeros((), dtype=torch.int64, device=device), torch.zeros((), dtype=torch.float64, device=device)
+    for _ in range(steps):
+        turn = schedule.turn()
+        first, *others = [each.step(turn) for each in worlds]
+        for other in others:
+            differ += (first != other).any() | first.isnan().any()
+        if dense is not None:
+            for seat in turn.fresh:
+                dense.restart(seat)
+            sent = (torch.tensor(turn.seats), torch.from_numpy(tokens_of(turn, shape.vocabulary)), torch.from_numpy(turn.lengths))
+            wanted = dense.step(*(tensor.to(device) for tensor in sent))
+            error = (first.double() - wanted).norm() / wanted.norm()
+            worst = torch.where(error > worst, error, worst) + 0 * error  # NaN stays
+    return int(differ), float(worst)
+
+
+def bytes_of(arena: Arena, page: int) -> Tensor:
+    """The bytes of one page, where the host value says that they are."""
+    band = int(np.searchsorted(np.array(arena.layout.id_bases), page, side="left")) - 1
+    size = arena.layout.bands[band].frame_bytes
+    frame = int(arena.state.frames_of(np.array([page]))[0])
+    assert arena.buffer is not None
+    return arena.buffer[frame * size : (frame + 1) * size].clone()
+
+
+def crash_after_every_effect(make: Callable[[], DecodeWorld], what: str) -> int:
+    """Break off a step or a compaction after 0, 1, 2 … effects, each time in a new world, and judge what is left.
+
+    Returns: how many effects there were.
+    """
+    crashes = 0
+    while True:
+        moving, everyone = make(), [0, 1, 2]
+        for number in range(3):
+            for length in range(1, 6):
+                begins = length == 1
+                turn = Turn(
+                    everyone, np.full(3, length), np.arange(3) + number * 3, everyone if begins else [],
+                    everyone if begins and number else [],
+                )  # fmt: skip
+                moving.step(turn)
+        arena, lanes = moving.arena, LaneBatch.of(np.array([0]), np.array([1]))
+        relocate(arena, np.random.default_rng(4), 3)  # something to compact
+        before = arena.state
+        held = {page: bytes_of(arena, page) for page in np.flatnonzero(before.table()).tolist()}
+        arena.executor.fault_after = crashes
+        try:
+            if what == "step":
+                moving.serve(Turn(everyone, np.ones(3, np.int64), np.arange(3), everyone, everyone))
+            else:
+                arena.compact()
+        except InjectedFault:
+            crashes += 1
+        else:
+            return crashes
+        assert arena.state == before, "the host value is the one before the plan"
+        with pytest.raises(ContentsLost, match=r"recover\(\)"):
+            moving.decode.replay(lanes)
+        with pytest.raises(ContentsLost, match=r"recover\(\)"):
+            arena.step(np.empty(0, np.int64), np.empty(0, np.int64))
+        lost = set(np.concatenate(arena.recover()).tolist())
+        assert np.array_equal(arena.tables.frame_of.cpu().numpy(), before.table())
+        assert all(torch.equal(bytes_of(arena, page), content) for page, content in held.items() if page not in lost)
+        moving.decode.replay(lanes)

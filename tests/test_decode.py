@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 import torch
 
-from core_pure.errors import ContentsLost, LeaseError
+from core_pure.errors import LeaseError
 from core_pure.fits import Refusal
-from shell_gpu.arena import Arena, BuildOptions
+from shell_gpu.arena import BuildOptions
 from shell_gpu.decode import launch, twins, words
 from shell_gpu.decode.graph import CapturedDecode
 from shell_gpu.decode.memory import LaneBatch
 from shell_gpu.decode.model import PromptChunk, Weights
 from shell_gpu.decode.shape import SEVEN_B, TOY
-from shell_gpu.errors import AlreadyPhysical, GraphStale, InjectedFault, StepTooLarge
+from shell_gpu.errors import AlreadyPhysical, GraphStale, StepTooLarge
 from shell_gpu.ops import translate
-from tests.decode_world import DecodeWorld, Schedule, Turn, relative_error
+from tests.decode_world import DecodeWorld, Schedule, Turn, crash_after_every_effect, relative_error, run_together
 from tests.dense_decode import Dense
-from tests.relocate import relocate
 
 CPU = torch.device("cpu")
+interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here; tests/gpu runs them")
 SEATS, CONTEXT, PAGE = 3, 40, 4
 SMALL, LARGE = 3 << 15, 1 << 20
 TOLERANCE = 1e-5  # float32 against float64, three layers deep
@@ -51,19 +51,8 @@ def world(moving: bool = True, total: int = SMALL, **more: object) -> DecodeWorl
 
 
 def run(worlds: list[DecodeWorld], steps: int, dense: Dense | None = None) -> tuple[int, float]:
-    """Drive worlds with one schedule. Returns: steps in which they differ in any bit, and the worst error to ``dense``."""
-    schedule, differ, worst = Schedule(SEATS, CONTEXT), 0, 0.0
-    for _ in range(steps):
-        turn = schedule.turn()
-        first, *others = [each.step(turn) for each in worlds]
-        differ += any(not torch.equal(first, other) for other in others)
-        if dense is not None:
-            for seat in turn.fresh:
-                dense.restart(seat)
-            tokens = (turn.serials * 104_729 + turn.lengths * 7919) % TOY.vocabulary
-            wanted = dense.step(torch.tensor(turn.seats), torch.from_numpy(tokens), torch.from_numpy(turn.lengths))
-            worst = max(worst, relative_error(first, wanted))
-    return differ, worst
+    """Drive worlds with one schedule; see ``run_together``."""
+    return run_together(worlds, Schedule(SEATS, CONTEXT), steps, dense)
 
 
 def test_moving_memory_changes_no_bit_of_any_output() -> None:
@@ -88,6 +77,7 @@ def test_each_missed_translation_shows(site: str) -> None:
     assert run([broken, still], 30)[0] > 10
 
 
+@interpreted
 def test_kernels_in_the_interpreter_give_the_same_bits_wherever_frames_are(short_splits: None) -> None:
     """The Triton kernels, with moving and with still memory: equal bit for bit, and near the dense reference."""
     moving, still = world(ops=launch), world(moving=False, total=LARGE, ops=launch)
@@ -108,6 +98,7 @@ def paged(frames: int = 40, slots: int = 4, heads: int = 2, dim: int = 16) -> tu
     return keys, values, table
 
 
+@interpreted
 @pytest.mark.parametrize("window", [0, 12, 20])
 def test_decode_attention_equals_its_twin(window: int, short_splits: None) -> None:
     """Split and combined attention of scattered pages equals the twin's; a padded lane gives zeros, the sink is not read."""
@@ -125,6 +116,7 @@ def test_decode_attention_equals_its_twin(window: int, short_splits: None) -> No
     assert relative_error(got, wanted) < TOLERANCE and not got[1].any()
 
 
+@interpreted
 @pytest.mark.parametrize("window", [0, 6])
 def test_prompt_attention_equals_its_twin(window: int, short_splits: None) -> None:
     """Packed prompt chunks of two sequences, one of them continued, equal the twin's."""
@@ -137,6 +129,7 @@ def test_prompt_attention_equals_its_twin(window: int, short_splits: None) -> No
     assert relative_error(got, wanted) < TOLERANCE
 
 
+@interpreted
 @pytest.mark.parametrize("single", [True, False])
 def test_state_scan_equals_its_twin_and_skips_the_sink(single: bool) -> None:
     """States are updated in place in their frames; padded runs and the sink's frame change nothing."""
@@ -265,56 +258,12 @@ def test_a_graph_is_refused_after_a_resize() -> None:
     assert torch.equal(moving.decode.replay(lanes), still.step(turn))
 
 
-def crash(moving: DecodeWorld, turn: Turn, what: str, effects: int) -> bool:
-    """Break off a step or a compaction after so many effects. Returns: whether there were as many."""
-    moving.arena.executor.fault_after = effects
-    try:
-        moving.serve(turn) if what == "step" else moving.arena.compact()
-    except InjectedFault:
-        return True
-    return False
-
-
-def bytes_of(arena: Arena, page: int) -> torch.Tensor:
-    """The bytes of one page, where the host value says that they are."""
-    band = int(np.searchsorted(np.array(arena.layout.id_bases), page, side="left")) - 1
-    size = arena.layout.bands[band].frame_bytes
-    frame = int(arena.state.frames_of(np.array([page]))[0])
-    assert arena.buffer is not None
-    return arena.buffer[frame * size : (frame + 1) * size].clone()
-
-
 @pytest.mark.parametrize("what", ["step", "compaction"])
 def test_F40_a_crash_after_every_effect_of_a_plan_is_detected(what: str) -> None:
     """Break off after k of n effects, for every k: step and replay are refused until the arena recovers, and every page that
     recovery does not name as lost has its bytes.
     """
-    crashes = 0
-    while True:
-        moving = world()
-        for number in range(3):
-            for length in range(1, 6):
-                seats = [0, 1, 2]
-                gone = [] if number == 0 or length > 1 else seats
-                fresh = [] if length > 1 else seats
-                moving.step(Turn(seats, np.full(3, length), np.arange(3) + number * 3, fresh, gone))
-        arena, lanes = moving.arena, LaneBatch.of(np.array([0]), np.array([1]))
-        relocate(arena, np.random.default_rng(4), 3)  # something to compact
-        before = arena.state
-        held = {page: bytes_of(arena, page) for page in np.flatnonzero(before.table()).tolist()}
-        if not crash(moving, Turn([0, 1, 2], np.ones(3, np.int64), np.arange(3), [0, 1, 2], [0, 1, 2]), what, crashes):
-            break
-        crashes += 1
-        assert arena.state == before, "the host value is the one before the plan"
-        with pytest.raises(ContentsLost, match=r"recover\(\)"):
-            moving.decode.replay(lanes)
-        with pytest.raises(ContentsLost, match=r"recover\(\)"):
-            arena.step(np.empty(0, np.int64), np.empty(0, np.int64))
-        lost = set(np.concatenate(arena.recover()).tolist())
-        assert np.array_equal(arena.tables.frame_of.numpy(), before.table())
-        assert all(torch.equal(bytes_of(arena, page), content) for page, content in held.items() if page not in lost)
-        moving.decode.replay(lanes)
-    assert crashes >= 5
+    assert crash_after_every_effect(world, what) >= 5
 
 
 def test_the_seven_billion_shape_has_seven_billion_weights() -> None:

@@ -40,7 +40,8 @@ def _rows(view: Tensor, table: Tensor, start: int, end: int) -> Tensor:
     """Rows of positions [start, end) of one sequence, found through its page table row."""
     slots = view.shape[1]
     positions = torch.arange(start, end, device=view.device)
-    return view[table[positions // slots].long(), positions % slots]
+    bits = view.view(torch.uint8) if view.element_size() == 1 else view  # byte-sized floats have no gather; their bits do
+    return bits[table[positions // slots].long(), positions % slots].view(view.dtype)
 
 
 def decode_attention(
