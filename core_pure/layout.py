@@ -196,7 +196,7 @@ def check_band(band: BandSpec) -> None:
         )
     if band.retention not in ("full", "window", "chunked", "state", "cross"):
         raise LayoutError(f"band {band.name!r}: retention {band.retention!r} is none of full, window, chunked, state, cross")
-    if (band.retention in ("window", "chunked")) != (band.window is not None) or (band.window or 1) <= 0:
+    if (band.retention in ("window", "chunked")) != (band.window is not None) or (band.window is not None and band.window <= 0):
         raise LayoutError(f"band {band.name!r}: retention {band.retention} does not go with window {band.window}")
     if band.pages_min < 0 or (band.pages_max is not None and band.pages_max < band.pages_min):
         raise LayoutError(f"band {band.name!r}: minimum {band.pages_min} and maximum {band.pages_max} pages contradict")

@@ -15,7 +15,7 @@ MODULES = sorted(f"core_pure.{path.stem}" for path in ROOT.glob("*.py") if path.
 OWN = {"attr", "attrs", "numpy", "core_pure"}
 """Packages from outside the standard library that the core may name."""
 STANDARD = {
-    "__future__", "abc", "collections", "functools", "hashlib", "json", "operator", "threading", "types", "typing",
+    "__future__", "abc", "collections", "functools", "hashlib", "json", "operator", "struct", "threading", "types", "typing",
 }  # fmt: skip
 """Standard modules that the core may name: none reads a clock, a file, a network or a source of randomness."""
 IMPURE = ("torch", "triton", "transformers", "shell_gpu", "models", "invariants", "rich", "typer", "matplotlib")
