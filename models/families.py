@@ -50,6 +50,8 @@ FAMILIES: Mapping[str, Family] = {
     **_named(_FULL, "internlm2", "internlm3", "seed_oss", "arcee", "apertus", "hunyuan_v1_dense", "hunyuan_v1_moe"),
     **_named(_FULL, "hunyuan", "ernie4_5", "ernie4_5_moe", "minimax_m2", "jetmoe", "diffllama", "nanochat"),
     **_named(_FULL, "solar_open", "grok-1", "baichuan", "yi", "xverse", "aquila", "deepseek", "mobilellm"),
+    **_named(_FULL, "bitnet", "hy_v3", "hyperclovax", "iquestcoder", "jais2", "sarvam_moe", "aria_text", "mellum", "doge"),
+    **_named(_EVERY_HEAD, "gpt_neox_japanese", "ctrl"),
     **_named(_EVERY_HEAD, "gpt2", "gpt_neox", "gptj", "bloom", "mpt", "opt", "persimmon", "biogpt", "xglm", "codegen"),
     **_named(Family(patterns.all_full, attention.multi_query), "gpt_bigcode", "falcon", "RefinedWeb"),
     # Sliding windows.
@@ -59,16 +61,17 @@ FAMILIES: Mapping[str, Family] = {
     **_named(_QWEN, "qwen2_5_vl_text", "qwen3_vl", "qwen3_vl_text", "qwen3_vl_moe_text", "qwen3_omni_moe_text"),
     **_named(Family(patterns.every(2)), "gemma2", "gpt_oss", "vaultgemma"),
     **_named(Family(patterns.every(4)), "cohere2", "olmo3", "exaone4", "exaone_moe", "afmoe"),
-    **_named(Family(patterns.every(5)), "gemma3n", "gemma3n_text"),
+    **_named(Family(patterns.every(5)), "gemma3n", "gemma3n_text", "kolibri1"),
     **_named(Family(patterns.every(6)), "gemma3", "gemma3_text"),
-    **_named(Family(patterns.first_of_every(4)), "cwm"),
+    **_named(Family(patterns.first_of_every(4)), "cwm", "granite_swa", "granitemoe_swa"),
+    **_named(Family(patterns.written_out), "cohere2_moe", "flint"),
     **_named(Family(patterns.gemma4, attention.gemma4), "gemma4", "gemma4_text", "gemma4_unified_text"),
     **_named(Family(patterns.mimo, attention.mimo), "mimo_v2_flash"),
     **_named(Family(patterns.chunked), "llama4", "llama4_text"),
     # Latents.
     **_named(_LATENT, "deepseek_v2", "deepseek_v3", "kimi_k2", "minicpm3", "glm4_moe_lite", "youtu", "axk1", "sarvam_mla"),
     **_named(Family(patterns.all_full, attention.latent, caches_per_layer=2), "longcat_flash"),
-    **_named(_INDEXED, "deepseek_v32", "glm_moe_dsa"),
+    **_named(_INDEXED, "deepseek_v32", "glm_moe_dsa", "axk2"),
     # Recurrent layers, alone and beside attention.
     **_named(Family(patterns.all_state, state=states.mamba1), "mamba", "falcon_mamba"),
     **_named(Family(patterns.all_state, state=states.mamba2_plain), "mamba2"),
@@ -84,6 +87,8 @@ FAMILIES: Mapping[str, Family] = {
     **_named(Family(patterns.group_end, attention.latent, states.bailing_delta), "bailing_hybrid"),
     **_named(_MINIMAX, "minimax", "minimax_text_01", "minimax_m1"),
     **_named(Family(patterns.listed("full_attn_idxs", "full"), state=states.short_conv), "lfm2", "lfm2_moe"),
+    **_named(Family(patterns.written_out, state=states.short_conv), "lfm3"),
+    **_named(Family(patterns.written_out, state=states.gated_delta), "lara_mini"),
     **_named(Family(patterns.recurrent_blocks, state=states.gated_linear), "recurrent_gemma"),
     # Encoder tokens.
     **_named(Family(patterns.with_cross), "mllama", "mllama_text_model"),

@@ -71,6 +71,11 @@ def all_full(fields: Fields, layers: int) -> list[str]:
     return ["full"] * layers
 
 
+def written_out(fields: Fields, layers: int) -> list[str]:
+    """Families whose rule is only their published list: without it there is nothing to derive."""
+    raise ConfigError(f"{fields.name}: field 'layer_types' is missing; expected one type for each of the {layers} layers")
+
+
 def all_state(fields: Fields, layers: int) -> list[str]:
     """Every layer is recurrent."""
     return ["state"] * layers

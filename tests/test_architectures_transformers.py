@@ -8,6 +8,7 @@ import pytest
 
 from core_pure.geometry import CrossAttention, LatentAttention, Layer, RecurrentState, SlidingWindow, rows_of
 from models.architectures import layers_of, load_config
+from models.families import FAMILIES as MODEL_FAMILIES
 from tests.tiny_models import FAMILIES, tiny
 
 torch = pytest.importorskip("torch")
@@ -143,3 +144,10 @@ def test_the_scale_can_tell_wrong_bytes():
     wrong = layers_of(load_config({**config, "num_key_value_heads": 4}), dtype="bfloat16")
     assert weigh(cache) != expected(wrong, TOKENS[0])
     assert np.prod(list(cache.layers[0].keys.shape)) == 2 * TOKENS[0] * 16
+
+
+def test_every_kind_of_family_has_a_real_model():
+    """Each way of reading a config is weighed against a real model; RecurrentGemma alone keeps its cache out of sight."""
+    weighed = {MODEL_FAMILIES[name] for name in FAMILIES if name in MODEL_FAMILIES}
+    unweighed = {name for name, family in MODEL_FAMILIES.items() if family not in weighed}
+    assert unweighed == {"recurrent_gemma"}

@@ -48,8 +48,22 @@ WINDOW = {"sliding_window": 8}
 
 DENSE = ("llama", "gemma", "olmo", "olmo2", "phi", "cohere", "glm", "glm4", "granite", "stablelm", "nemotron", "helium",
          "exaone", "internlm3", "seed_oss", "arcee", "apertus", "hunyuan_v1_dense", "ernie4_5", "diffllama", "nanochat",
-         "gpt_neox", "gpt2", "bloom", "mpt", "opt", "persimmon", "biogpt", "xglm", "gpt_bigcode", "smollm3")  # fmt: skip
-SPARSE = ("olmoe", "flex_olmo", "glm4_moe", "granitemoe", "minimax_m2", "solar_open", "qwen2_moe", "qwen3_moe", "dots1")
+         "gpt_neox", "gpt2", "bloom", "mpt", "opt", "persimmon", "biogpt", "xglm", "gpt_bigcode", "smollm3",
+         "bitnet", "hyperclovax", "iquestcoder", "jais2", "gpt_neox_japanese", "ctrl", "hy_v3", "doge")  # fmt: skip
+SPARSE = (
+    "olmoe",
+    "flex_olmo",
+    "glm4_moe",
+    "granitemoe",
+    "minimax_m2",
+    "solar_open",
+    "qwen2_moe",
+    "qwen3_moe",
+    "dots1",
+    "sarvam_moe",
+    "aria_text",
+    "mellum",
+)
 LATENTS = ("deepseek_v2", "deepseek_v3", "minicpm3", "glm4_moe_lite", "axk1", "youtu", "sarvam_mla")
 
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -81,6 +95,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "exaone_moe": {**WINDOW, **EXPERTS},
     "afmoe": {**WINDOW, **EXPERTS, "global_attn_every_n_layers": 2},
     "cwm": WINDOW,
+    "granite_swa": WINDOW,
+    "granitemoe_swa": {**WINDOW, **EXPERTS},
+    "kolibri1": {**WINDOW, **EXPERTS, "num_hidden_layers": 5},
+    "cohere2_moe": {**WINDOW, **EXPERTS, "layer_types": ["full_attention", "sliding_attention"] * 2},
+    "flint": {**WINDOW, **EXPERTS, "layer_types": ["full_attention", "sliding_attention"] * 2},
     "mimo_v2_flash": {**WINDOW, **EXPERTS, "v_head_dim": 12, "swa_num_key_value_heads": 4, "swa_head_dim": 16,
                       "swa_v_head_dim": 12, "hybrid_layer_pattern": [0, 1, 1, 1]},
     "llama4_text": {**EXPERTS, "attention_chunk_size": 8, "no_rope_layer_interval": 4, "intermediate_size_mlp": 64},
@@ -88,6 +107,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
                       "expert_ffn_hidden_size": 32, "ffn_hidden_size": 32},
     "deepseek_v32": INDEX,
     "glm_moe_dsa": INDEX,
+    "axk2": INDEX,
     "mamba": {"num_attention_heads": None, "num_key_value_heads": None, "head_dim": None, "state_size": 12,
               "conv_kernel": 3, "expand": 2, "intermediate_size": 128},
     "falcon_mamba": {"num_attention_heads": None, "num_key_value_heads": None, "head_dim": None, "state_size": 12,
@@ -117,6 +137,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "bailing_hybrid": {**LATENT, "layer_group_size": 2, "linear_num_key_heads": 2},
     "minimax": {**EXPERTS, "layer_types": ["linear_attention", "full_attention"] * 2},
     "lfm2": {"full_attn_idxs": [1, 3], "conv_L_cache": 3},
+    "lfm3": {**WINDOW, "layer_types": ["conv", "full_attention"] * 2, "conv_L_cache": 5},
+    "lara_mini": {
+        **WINDOW,
+        **EXPERTS,
+        **DELTA,
+        "layer_types": ["linear_attention", "full_attention", "sliding_attention", "full_attention"],
+    },
     "lfm2_moe": {**EXPERTS, "layer_types": ["conv", "full_attention"] * 2, "conv_L_cache": 3},
     "mllama_text_model": {"cross_attention_layers": [1], "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
 }  # fmt: skip
@@ -129,10 +156,12 @@ SCALED = ("head_dim", "kv_lora_rank", "qk_rope_head_dim", "index_head_dim", "glo
 FIXED = {
     "mamba2": {"head_dim"},
     "helium": {"head_dim", "num_attention_heads"},
+    "bitnet": {"head_dim", "num_attention_heads"},
     "zamba": {"num_attention_heads", "num_key_value_heads"},
 }
 # Families whose heads share out the hidden size, whatever a 'head_dim' field says.
-SHARED_OUT = ("gpt2", "gpt_neox", "bloom", "mpt", "opt", "persimmon", "biogpt", "xglm", "gpt_bigcode", "falcon",
+SHARED_OUT = ("gpt2", "gpt_neox_japanese",
+              "ctrl", "gpt_neox", "bloom", "mpt", "opt", "persimmon", "biogpt", "xglm", "gpt_bigcode", "falcon",
               "olmoe", "stablelm", "mllama_text_model")  # fmt: skip
 
 
