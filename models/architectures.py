@@ -10,11 +10,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from core_pure.errors import ConfigError
 from core_pure.geometry import BandGeometry, Layer, LayerKind, RecurrentState, floor_arena, group_bands
-from core_pure.layout import BandSpec, Layout, build_layout
+from core_pure.layout import BandSpec, Layout, build_layout, order_chain, smallest_total
 from models.choices import Choices, Convention, context_of
 from models.config_fields import CONTEXT_MAX, Fields, parse_bytes, text_fields
 from models.families import family_of, kinds_of
@@ -197,8 +197,6 @@ def specs_of(bands: tuple[BandGeometry, ...], *, tracking: int = 0, draft_slots:
 
 def _capped(spec: BandSpec, pages_max: int | None) -> BandSpec:
     """The spec with a cap on its pages."""
-    from attrs import evolve
-
     return spec if pages_max is None else evolve(spec, pages_max=pages_max)
 
 
@@ -225,3 +223,28 @@ def layout_for(
         raise ConfigError("no layer of this rank caches anything, so there is nothing to lay out")
     specs = specs_of(bands, tracking=tracking, draft_slots=draft_slots, pages_max=pages_max)
     return build_layout(specs, floor_arena(parse_bytes(memory_bytes)))
+
+
+def layout_for_pages(
+    config: ModelConfig | str | Path,
+    pages: Mapping[str, int],
+    page_slots: int = 16,
+    *,
+    tracking: int = 0,
+    draft_slots: int = 0,
+    draft: ModelConfig | str | Path | None = None,
+    **choices: Any,
+) -> Layout:
+    """The smallest arena that holds so many pages of every band at once, and no more of any: token-capped set-ups.
+
+    A byte budget of the same size never gives fewer pages (``layout_for``).
+    Args: pages: wanted, by band name, each band named. The rest is as for ``layout_for``.
+    Raises: ConfigError for a band that is missing, unknown or given no page; LayoutError.
+    """
+    bands = bands_of(config, page_slots, draft=draft, **choices)
+    for band in bands:
+        count = pages.get(band.name)
+        if type(count) is not int or count < 1:
+            raise ConfigError(f"pages of band {band.name!r} are {count!r}; expected an integer >= 1")
+    chain = order_chain(specs_of(bands, tracking=tracking, draft_slots=draft_slots, pages_max=pages))
+    return build_layout(chain, smallest_total(chain, [pages[spec.name] for spec in chain]))

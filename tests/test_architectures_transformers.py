@@ -9,7 +9,7 @@ import pytest
 from core_pure.geometry import CrossAttention, LatentAttention, Layer, RecurrentState, SlidingWindow, rows_of
 from models.architectures import layers_of, load_config
 from models.families import FAMILIES as MODEL_FAMILIES
-from tests.tiny_models import FAMILIES, tiny
+from tests.tiny_models import BASE, FAMILIES, tiny
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -146,8 +146,26 @@ def test_the_scale_can_tell_wrong_bytes():
     assert np.prod(list(cache.layers[0].keys.shape)) == 2 * TOKENS[0] * 16
 
 
+def test_states_inside_recurrent_gemma_equal_the_geometry():
+    """RecurrentGemma keeps its states in its modules: kernel - 1 conv columns and one number per channel, in bytes."""
+    config = {**BASE, "model_type": "recurrent_gemma", "num_hidden_layers": 3, "lru_width": 48, "conv1d_width": 4,
+              "attention_window_size": 8, "block_types": ["recurrent", "recurrent", "attention"]}  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = build(config, torch.bfloat16)
+        with torch.no_grad():
+            model(input_ids=torch.randint(3, 60, (1, 21)), use_cache=True)
+    blocks = [layer.temporal_block for layer in model.model.layers[:2]]
+    real = [(size_of(block.conv1d_state), size_of(block.rg_lru.recurrent_states)) for block in blocks]
+    state = blocks[0].rg_lru.recurrent_states.dtype
+    layers = layers_of(load_config(config), dtype="bfloat16", state_dtype=str(state))
+    rows = [rows_of(layer) for layer in layers]
+    assert real == [tuple(row.payload_bytes for row in pair) for pair in rows[:2]]
+    assert isinstance(layers[2].kind, SlidingWindow) and layers[2].kind.window == 8
+
+
 def test_every_kind_of_family_has_a_real_model():
-    """Each way of reading a config is weighed against a real model; RecurrentGemma alone keeps its cache out of sight."""
+    """Each way of reading a config is weighed against a real model; RecurrentGemma's states in the test above."""
     weighed = {MODEL_FAMILIES[name] for name in FAMILIES if name in MODEL_FAMILIES}
     unweighed = {name for name, family in MODEL_FAMILIES.items() if family not in weighed}
     assert unweighed == {"recurrent_gemma"}

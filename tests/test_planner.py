@@ -7,11 +7,12 @@ import sys
 import numpy as np
 import pytest
 
+from core_pure.admission import fits_empty
 from core_pure.door import Door
 from core_pure.errors import ConfigError, LayoutError
 from core_pure.geometry import ARENA_GRANULE, ceil_div, sink_bytes
 from core_pure.layout import boot_floor, build_layout, check_boot
-from models.architectures import bands_of, bundled_ids, layout_for, load_config, specs_of
+from models.architectures import bands_of, bundled_ids, layout_for, layout_for_pages, load_config, specs_of
 from models.arena_counts import ArenaCounts, LcmPages
 from models.dry import DryArena
 from models.loop import LoopOptions, ServingLoop
@@ -157,6 +158,23 @@ def test_F09_no_page_is_lost_to_summing_counts_again():
     for seed in range(20):
         budget = int(np.random.default_rng(seed).integers(2**30, 2**33))
         assert plan_fit(FALCON, budget).regained_bytes >= -ARENA_GRANULE
+
+
+@pytest.mark.parametrize("model", [FALCON, GEMMA, "google/gemma-4-12B-it", "deepseek-ai/DeepSeek-V3"])
+def test_F09_the_sum_path_holds_its_pages_and_the_budget_path_no_fewer(model):
+    """An arena made for so many pages holds exactly those at once; a budget of the same bytes holds them too."""
+    pages = {band.name: 7 + 5 * number for number, band in enumerate(bands_of(model))}
+    capped = layout_for_pages(model, pages)
+    wanted = capped.demand(pages)
+    assert fits_empty(capped, wanted)
+    for at in range(len(wanted)):
+        assert not fits_empty(capped, tuple(n + (i == at) for i, n in enumerate(wanted)))
+    assert fits_empty(layout_for(model, capped.total_bytes), wanted)
+    assert not fits_empty(build_layout(specs_of(bands_of(model)), capped.total_bytes - ARENA_GRANULE), wanted)
+    with pytest.raises(ConfigError, match="pages of band"):
+        layout_for_pages(model, {name: count for name, count in pages.items() if name != capped.names[0]})
+    with pytest.raises(ConfigError, match="attic"):
+        layout_for_pages(model, {**pages, "attic": 1})
 
 
 def test_F13_degenerate_models_are_planned_by_the_same_code():
