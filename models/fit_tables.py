@@ -20,6 +20,14 @@ def size(count: int) -> str:
     return f"{count} B"
 
 
+def length(tokens: int) -> str:
+    """Tokens for people; without full attention length costs nothing."""
+    return "unbounded" if tokens >= UNBOUNDED else f"{tokens:,}"
+
+
+UNBOUNDED = 1 << 40  # where the core's search for the longest request stops
+
+
 def details(plan: FitPlan) -> Iterator[RenderableType]:
     """Everything about one model."""
     stage = f", stage {plan.rank + 1} of {plan.stages} binds" if plan.stages > 1 else ""
@@ -28,7 +36,7 @@ def details(plan: FitPlan) -> Iterator[RenderableType]:
     yield _lengths(plan)
     items = ", ".join(f"{name} {size(count)}" for name, count in plan.floor_items)
     yield f"boot floor {size(plan.floor_bytes)}: {items}"
-    longest = f"longest request {plan.max_request_tokens:,} tokens"
+    longest = f"longest request {length(plan.max_request_tokens)} tokens"
     if plan.max_request_tokens >= plan.context_tokens:
         longest += f" (the checkpoint's context is {plan.context_tokens:,})"
     yield longest
@@ -79,7 +87,7 @@ def _cells(policy: PolicyPlan) -> list[str]:
     if not policy.max_request_tokens:
         return ["impossible", "0", "", "", ""]
     return [
-        f"{policy.max_request_tokens:,}",
+        length(policy.max_request_tokens),
         f"{policy.concurrency:,}",
         policy.binding,
         f"{policy.waste_share:.1%}",
@@ -95,7 +103,7 @@ def compared(plans: Sequence[FitPlan]) -> Table:
         counts = {policy.policy: policy.concurrency for policy in plan.policies}
         table.add_row(
             plan.model, size(plan.bytes_per_token), size(plan.bytes_per_window_token), size(plan.bytes_per_state),
-            f"{plan.max_request_tokens:,}", *(_gain(counts, name) for name in names),
+            length(plan.max_request_tokens), *(_gain(counts, name) for name in names),
         )  # fmt: skip
     return table
 
