@@ -25,7 +25,7 @@ def length(tokens: int) -> str:
     return "unbounded" if tokens >= UNBOUNDED else f"{tokens:,}"
 
 
-UNBOUNDED = 1 << 40  # where the core's search for the longest request stops
+UNBOUNDED = (1 << 40) - 1  # where searches for the longest request stop
 
 
 def details(plan: FitPlan) -> Iterator[RenderableType]:
