@@ -8,11 +8,13 @@ took before the forward. Importing this module needs the optional extra ``transf
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
+from attrs import field, frozen
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache
 
@@ -34,7 +36,7 @@ from .arena_cache_bytes import (
 )
 from .arena_cache_layers import AttentionLayer, IndexedLayer, NothingLayer, StateAndAttentionLayer, StateLayer
 
-__all__ = ["ArenaCache", "BatchChanged", "CacheError", "CacheFull", "NotRewindable", "UnsupportedCache"]
+__all__ = ["ArenaCache", "BatchChanged", "CacheError", "CacheFull", "NotRewindable", "Served", "UnsupportedCache"]
 
 ATTENTION = ("DynamicLayer", "DynamicSlidingWindowLayer")
 INDEXED = "DynamicIndexedLayer"
@@ -42,6 +44,32 @@ STATE = "LinearAttentionLayer"
 BOTH = ("LinearAttentionAndFullAttentionLayer", "LinearAttentionAndSlidingWindowAttentionLayer")
 NOTHING = "DummyLayer"
 """Stock layer classes by name: versions of transformers differ in which of them exist."""
+TENSORS = ("k", "v", "latent", "rope", "index", "conv", "temporal")
+"""The names that the geometry gives to what one layer caches."""
+
+
+@frozen(eq=False)
+class Served:
+    """One model in one arena, checked once: where every layer's tensors lie. Calling it opens a cache.
+
+    Raises: UnsupportedCache naming the layer that the arena cannot hold.
+    """
+
+    arena: Arena
+    config: Any
+    stock: list[Any] = field(init=False, repr=False)
+    places: dict[tuple[int, str], Place] = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Read the configuration as this version of transformers does, and check it against the arena."""
+        stock = stock_layers(self.config)
+        check_support(self.arena, stock)
+        object.__setattr__(self, "stock", stock)
+        object.__setattr__(self, "places", places_of(self.arena))
+
+    def __call__(self, handles: Ints | None = None, *, batch: int = 1) -> ArenaCache:
+        """A cache bound to a loop's leases, or with ``batch`` leases of its own."""
+        return ArenaCache(self.arena, self.config, handles, batch=batch, served=self)
 
 
 class ArenaCache(Cache):  # type: ignore[misc]
@@ -49,12 +77,14 @@ class ArenaCache(Cache):  # type: ignore[misc]
 
     Args: arena: laid out for this model. config: the model's configuration. handles: leases that a serving loop opened, one
     per sequence; without them the cache opens ``batch`` leases and ends them in ``close`` (it is a context manager).
-    Raises: UnsupportedCache naming the layer; LeaseError; LeaseStale; ContentsLost.
+    served: the result of an earlier check of this model and arena. Raises: UnsupportedCache naming the layer; BatchChanged;
+    LeaseError; LeaseStale; ContentsLost.
     """
 
-    def __init__(self, arena: Arena, config: Any, handles: Ints | None = None, *, batch: int = 1) -> None:
-        stock = stock_layers(config)
-        check_support(arena, stock)
+    def __init__(
+        self, arena: Arena, config: Any, handles: Ints | None = None, *, batch: int = 1, served: Served | None = None
+    ) -> None:
+        served = served or Served(arena, config)
         owned = handles is None
         count = batch if handles is None else len(handles)
         if count < 1 or (count > 1 and any(not band.grows for band in arena.layout.bands)):
@@ -62,9 +92,9 @@ class ArenaCache(Cache):  # type: ignore[misc]
                 f"a batch of {count} sequences: at least one, and exactly one where layers keep states (the states of several "
                 "sequences are no single tensor in an arena); use one cache per sequence"
             )
-        self.config = config
-        self.lease = LeaseBytes(arena, arena.open(count) if handles is None else handles, owned=owned)
-        super().__init__(layers=[_layer(self.lease, index, one) for index, one in enumerate(stock)])
+        self.served = served
+        self.lease = LeaseBytes(arena, served.places, arena.open(count) if handles is None else handles, owned=owned)
+        super().__init__(layers=[_layer(self.lease, index, one) for index, one in enumerate(served.stock)])
 
     # --- life ------------------------------------------------------------------------------------------------------------
 
@@ -103,7 +133,7 @@ class ArenaCache(Cache):  # type: ignore[misc]
         forked = self.lease.arena.fork(int(self.lease.handles[0]))
         if isinstance(forked, Refusal):
             return forked
-        copy = ArenaCache(self.lease.arena, self.config, np.array([forked], np.int64))
+        copy = self.served(np.array([forked], np.int64))
         copy.lease.owned = True
         for mine, other in zip(self.layers, copy.layers, strict=True):
             _resume(other, mine)
@@ -179,8 +209,9 @@ def stock_layers(config: Any) -> list[Any]:
     return list(DynamicCache(config=config).layers)
 
 
-def _held(arena: Arena, index: int) -> dict[str, Place]:
-    return {tensor: place for (layer, tensor), place in places_of(arena).items() if layer == index}
+def _held(places: Mapping[tuple[int, str], Place], index: int) -> dict[str, Place]:
+    """The tensors of one layer. Their names are few and fixed."""
+    return {name: places[index, name] for name in TENSORS if (index, name) in places}
 
 
 def check_support(arena: Arena, stock: list[Any]) -> None:
@@ -194,8 +225,9 @@ def check_support(arena: Arena, stock: list[Any]) -> None:
                 raise UnsupportedCache(
                     f"layer {layer.index} is cross-attention over encoder tokens, which an ArenaCache does not serve"
                 )
+    places = places_of(arena)
     for index, one in enumerate(stock):
-        name, held = type(one).__name__, _held(arena, index)
+        name, held = type(one).__name__, _held(places, index)
         where = f"layer {index} ({name})"
         if name not in known:
             raise UnsupportedCache(f"{where}: this kind of cache is not supported; supported are {', '.join(known)}")
@@ -228,7 +260,7 @@ def _wanted(name: str, held: dict[str, Place]) -> set[str]:
 
 def _layer(lease: LeaseBytes, index: int, stock: Any) -> Any:
     """The arena's layer in place of a stock one. The support check has passed."""
-    name, held = type(stock).__name__, _held(lease.arena, index)
+    name, held = type(stock).__name__, _held(lease.places, index)
     window = getattr(stock, "sliding_window", None)
     if name == NOTHING or not held:
         return stock if name == NOTHING else NothingLayer(index)

@@ -7,7 +7,7 @@ changes, so nothing here can go stale when a plan moves frames; nothing is read 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -77,15 +77,15 @@ class LeaseBytes:
     Raises everywhere: LeaseStale when a lease has ended; ContentsLost when the arena slept since.
     """
 
-    def __init__(self, arena: Arena, handles: Ints, *, owned: bool) -> None:
+    def __init__(self, arena: Arena, places: Mapping[tuple[int, str], Place], handles: Ints, *, owned: bool) -> None:
         self.arena = arena
+        self.places = places
         self.handles = np.asarray(handles, np.int64)
         self.owned = owned
         self.spoiled: str | None = None
-        self.places = places_of(arena)
         self._buffer = weakref.ref(self._awake())
         self._index_of: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = {}
-        self._indexed = None if not len(self.handles) else weakref.ref(arena.value)
+        self._indexed = weakref.ref(arena.value)
         _ = self.tokens  # a handle that is stale already is found here
 
     # --- facts -------------------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class LeaseBytes:
         """(frame, slot) of tokens [first, last), int64[batch, last - first] each; kept until the arena's value changes."""
         self.check()
         value = self.arena.value
-        if self._indexed is None or self._indexed() is not value:
+        if self._indexed() is not value:
             self._index_of.clear()
             self._indexed = weakref.ref(value)
         found = self._index_of.get((band, first, last))

@@ -11,7 +11,7 @@ transformers = pytest.importorskip("transformers")
 
 from core_pure.fits import Refusal  # noqa: E402
 from core_pure.geometry import group_bands  # noqa: E402
-from core_pure.layout import BandSpec, boot_floor, build_layout  # noqa: E402
+from core_pure.layout import BandSpec, boot_floor, build_layout, order_chain  # noqa: E402
 from models.architectures import layers_of, load_config  # noqa: E402
 from shell_gpu.arena import Arena, BuildOptions  # noqa: E402
 from shell_gpu.arena_cache import cache_argument  # noqa: E402
@@ -57,7 +57,7 @@ def build_arena(model, *, requests=3, context=96, chunk=32, sequences=16, page_s
     demand = [band.pages_peak(context, chunk) for band in bands]
     total = sum(n * band.frame_bytes for n, band in zip(demand, bands, strict=True)) * requests
     total += 2 * max(band.frame_bytes for band in bands)
-    layout = build_layout(bands, max(total, boot_floor(build_layout(bands, 1 << 40).bands, context, chunk)))
+    layout = build_layout(bands, max(total, boot_floor(order_chain(bands), context, chunk)))
     return Arena.build(layout, device="cpu", sequences=sequences, context=context, chunk=chunk,
                        options=BuildOptions(poison=poison, **options))  # fmt: skip
 
