@@ -46,8 +46,7 @@ def fit(
     from models.architectures import bundled_ids
 
     if show_list:
-        typer.echo("\n".join(bundled_ids()))
-        return
+        return typer.echo("\n".join(bundled_ids()))
     if not configs:
         raise ConfigError("no model given; expected a bundled id (kvarena fit --list) or a config.json")
     if plot is not None:
@@ -67,10 +66,7 @@ def fit(
                  tracking=tracking, draft_slots=draft_slots, serve=serve, **choices)
         for one in configs
     ]  # fmt: skip
-    if as_json:
-        typer.echo(as_text(plans))
-    else:
-        show(plans)
+    typer.echo(as_text(plans)) if as_json else show(plans)
     if plot is not None:
         from models.fit_plot import draw
 
