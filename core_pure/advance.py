@@ -13,7 +13,7 @@ import numpy as np
 from attrs import evolve
 from numpy.typing import NDArray
 
-from .band import NO_FRAMES, Band, Frames, bind, dissolve, reseat, unbind
+from .band import NO_FRAMES, Band, Frames, bind, check_distinct, dissolve, frames_held, reseat, unbind
 from .chain import window, windows
 from .errors import FenceError, LayoutError, PromiseBroken
 from .fits import NOW, RELIEF, After, Refusal, claim, claims, is_feasible, over_maximum, refusal
@@ -30,6 +30,8 @@ NOBODY.flags.writeable = False
 
 Split = Mapping[int, NDArray[np.intp]]
 """Page indices by band position."""
+Holders = Mapping[int, NDArray[np.int32]]
+"""The frames of these pages."""
 
 
 class _Bound(NamedTuple):
@@ -78,15 +80,22 @@ def advance(
     """
     wanted = (0,) * len(state.bands) if demand is None else demand_of(state, demand)
     split = {} if release is NOBODY else by_band(state, release)
-    return advance_split(state, split, wanted, reader, withhold)
+    return advance_split(state, split, wanted, reader, withhold, distinct=False)
 
 
 def advance_split(
-    state: ArenaState, released: Split, wanted: Demand, reader: int | None = None, withhold: bool = False
+    state: ArenaState, released: Split, wanted: Demand, reader: int | None = None, withhold: bool = False, *, distinct: bool = True
 ) -> Outcome | Refusal:
-    """``advance`` for a demand that is checked, and page indices that are split by band and in range."""
+    """``advance`` for a demand that is checked, and page indices that are split by band, in range, and distinct if so said."""
     check_reader(state, reader)
-    freed = _freed(state, released, state.launched + 1 if withhold else reader)
+    holders = {at: frames_held(state.bands[at], ids) for at, ids in released.items()}
+    if reader is None and not withhold and any(wanted[at] for at in released):
+        for at in () if distinct else released:
+            check_distinct(state.bands[at], released[at])
+        exchanged = _exchanged(state, released, holders, wanted)
+        if exchanged is not None:
+            return exchanged
+    freed = _freed(state, released, holders, state.launched + 1 if withhold else reader, distinct)
     if not any(wanted):
         return Outcome(freed, Plan(rows=_rows(freed, released, {})), (NOBODY,) * len(wanted))
     at, wait = freed, None
@@ -103,9 +112,33 @@ def advance_split(
         if not is_feasible(at, wanted, RELIEF):
             return refusal(freed, wanted, RELIEF)
         placed = relieved(at, wanted)
-    after = at.with_bands(placed.bands)
-    plan = Plan(placed.waves, NO_MOVES, _fills(after, placed.bound), _rows(freed, released, placed.bound), wait)
-    return Outcome(after, plan, _new_pages(after, placed.bound))
+    return _outcome(at.with_bands(placed.bands), placed, _rows(freed, released, placed.bound), wait)
+
+
+def _outcome(after: ArenaState, placed: _Placed, rows: Rows, wait: int | None = None) -> Outcome:
+    pages = tuple([placed.bound[at].pages if at in placed.bound else NOBODY for at in range(len(after.bands))])
+    return Outcome(after, Plan(placed.waves, NO_MOVES, _fills(after, placed.bound), rows, wait), pages)
+
+
+def _exchanged(state: ArenaState, released: Split, holders: Holders, wanted: Demand) -> Outcome | None:
+    """Hand released pages straight on, id and frame, as far as their band asks for pages; None when the rest needs relief.
+
+    What a serving step frees and takes nearly cancels out, so most of its pages change hands without a table being touched.
+    """
+    again = [min(len(released[at]), pages) if at in released else 0 for at, pages in enumerate(wanted)]
+    rest = {at: ids[again[at] :] for at, ids in released.items() if len(ids) > again[at]}
+    freed = _freed(state, rest, {at: holders[at][again[at] :] for at in rest}, None, True)
+    placed = _placed_now(freed, tuple([pages - kept for pages, kept in zip(wanted, again, strict=True)]))
+    if placed is None:
+        return None
+    bound = placed.bound
+    for at, kept in enumerate(again):
+        if kept:
+            pages, frames = named(state.bands[at], released[at][:kept]), holders[at][:kept].astype(np.intp)
+            if at in bound:
+                pages, frames = np.concatenate((pages, bound[at].pages)), np.concatenate((frames, bound[at].frames))
+            bound[at] = _Bound(pages, frames)
+    return _outcome(freed.with_bands(placed.bands), placed, _rows(freed, rest, bound))
 
 
 def resize(state: ArenaState, total_bytes: int) -> Outcome | Refusal:
@@ -156,13 +189,13 @@ def release(state: ArenaState, pages: object, *, reader: int | None = None) -> O
     return outcome
 
 
-def _freed(state: ArenaState, released: Split, reader: int | None) -> ArenaState:
+def _freed(state: ArenaState, released: Split, holders: Holders, reader: int | None, distinct: bool) -> ArenaState:
     """The state with the pages unbound."""
     if not released:
         return state
     bands = list(state.bands)
     for at, ids in released.items():
-        bands[at], _ = unbind(bands[at], ids, reader)
+        bands[at] = unbind(bands[at], ids, holders[at], reader, distinct=distinct)
     return state.with_bands(bands)
 
 
@@ -266,7 +299,3 @@ def pairs(pages: NDArray[np.integer], frames: NDArray[np.intp] | int) -> Rows:
 def named(band: Band, ids: NDArray[np.intp]) -> Pages:
     """Page indices of a band as page ids."""
     return (ids + band.home.id_base).astype(np.int32)
-
-
-def _new_pages(state: ArenaState, bound: dict[int, _Bound]) -> tuple[Pages, ...]:
-    return tuple([bound[at].pages if at in bound else NOBODY for at in range(len(state.bands))])

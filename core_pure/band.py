@@ -23,7 +23,6 @@ Frames = NDArray[np.intp]
 FREE, QUARANTINED = -1, -2
 """Marks in ``page_of``; a live frame holds its page's index, which is at least 1."""
 BLOCK_BITS = 10
-BLOCK = 1 << BLOCK_BITS
 """Holes are counted per 1,024 frames, so that a search skips what is full (DESIGN.md §4, tables)."""
 
 NO_FRAMES: Frames = np.empty(0, np.intp)
@@ -60,7 +59,7 @@ class Home:
     index: int
     id_base: int
     ids_max: int  # page indices run from 1 to ids_max
-    frames_limit: int  # length of page_of
+    frames_limit: int  # frames of the whole arena; page_of is that long, in whole blocks
     lean: int
 
 
@@ -68,8 +67,8 @@ class Home:
 class Band:
     """One band's value. Units: frames and page *indices* of this band (page id = id_base + index).
 
-    frame_of[index] is the frame of a bound page; of an unbound one, any negative number. A release writes distinct ones, so
-    that a page named twice is found by one write and one gather. ids[0:spare] are recycled indices; none from ``fresh`` on is
+    frame_of[index] is the frame of a bound page; of an unbound one, a negative number.
+    ids[0:spare] are recycled indices; none from ``fresh`` on is
     in use.
     """
 
@@ -150,7 +149,7 @@ def empty_band(home: Home) -> Band:
     return Band(
         home,
         Table.full(home.ids_max + 1, -1),
-        Table.full(home.frames_limit + 1, FREE),
+        Table.full(((home.frames_limit >> BLOCK_BITS) + 1) << BLOCK_BITS, FREE),
         Table.full(home.ids_max, 0),
         blocks,
         live=0,
@@ -166,30 +165,26 @@ def empty_band(home: Home) -> Band:
 
 
 def nearest_holes(band: Band, count: int, *, from_top: bool) -> Frames:
-    """The ``count`` lowest holes of the span, ascending, or the highest, descending. Requires: count <= band.holes."""
+    """The ``count`` lowest holes of the span, ascending, or the highest, descending. Requires: count <= band.holes.
+
+    Reads only the blocks that hold them. Every free frame outside the span lies in a block of no holes, or beyond the edge
+    inside an edge block; the latter are cut off.
+    """
     if count == 0:
         return NO_FRAMES
-    reach = int(1.25 * count * (band.high - band.low) / band.holes) + 64  # what a uniform spread needs, and a quarter more
-    filled = band.blocks > 0
+    filled = band.blocks.nonzero()[0]
     if from_top:
-        stop = min(band.high, (len(filled) - int(filled[::-1].argmax())) << BLOCK_BITS)
-        found = band.page_of.find(FREE, max(band.low, stop - reach), stop, from_top=True)
+        filled = filled[::-1]
+    if int(band.blocks[filled[0]]) < count:
+        filled = filled[: int(band.blocks[filled].cumsum().searchsorted(count)) + 1]
     else:
-        start = max(band.low, int(filled.argmax()) << BLOCK_BITS)
-        found = band.page_of.find(FREE, start, min(band.high, start + reach))
-    if len(found) < count:
-        found = _holes_by_block(band, count, filled.nonzero()[0], from_top=from_top)
-    return found[:count]
-
-
-def _holes_by_block(band: Band, count: int, filled: Frames, *, from_top: bool) -> Frames:
-    """The same, reading only blocks that hold holes: for spans whose holes are few or far."""
-    order = filled[::-1] if from_top else filled
-    blocks = order[: int(np.searchsorted(np.cumsum(band.blocks[order]), count)) + 1]
-    cells = ((blocks[:, None] << BLOCK_BITS) + np.arange(BLOCK)[:: -1 if from_top else 1]).reshape(-1)
-    cells = cells[(cells >= band.low) & (cells < band.high)]
-    free: Frames = cells[band.page_of.read(cells) == FREE]
-    return free
+        filled = filled[:1]
+    if from_top:
+        filled = filled[::-1]
+    found = band.page_of.find_in_blocks(FREE, filled, BLOCK_BITS)
+    if int(found[0]) < band.low or int(found[-1]) >= band.high:
+        found = found[int(found.searchsorted(band.low)) : int(found.searchsorted(band.high))]
+    return found[: -1 - count : -1] if from_top else found[:count]
 
 
 # --- transitions of one band -------------------------------------------------------------------------------------------
@@ -226,7 +221,7 @@ def bind(band: Band, frames: Frames, own: int) -> tuple[Band, NDArray[np.intp]]:
         low, high = (min(low, lowest), max(high, highest)) if band.high else (lowest, highest)
     bound = Band(
         band.home,
-        band.frame_of.write(slice(band.fresh, band.fresh + count) if recycled == 0 else ids, frames, -1),
+        band.frame_of.write(ids, frames, -1),
         band.page_of.write(frames, ids, FREE),
         band.ids,
         blocks,
@@ -240,36 +235,50 @@ def bind(band: Band, frames: Frames, own: int) -> tuple[Band, NDArray[np.intp]]:
     return bound, ids
 
 
-def unbind(band: Band, ids: NDArray[np.intp], reader: int | None) -> tuple[Band, Frames]:
-    """Free the pages with these indices (in range); their frames become holes, or wait in quarantine for ``reader``.
-
-    Raises: PageNotBound, DuplicatePage, PagePinned; the band before stays valid. Returns: the band, and the frames freed.
-    """
-    count = len(ids)
+def frames_held(band: Band, ids: NDArray[np.intp]) -> NDArray[np.int32]:
+    """The frames of pages that are about to be released. Raises: PageNotBound, PagePinned."""
+    frames = band.frame_of.read(ids)
+    if int(np.minimum.reduce(frames)) < 0:
+        loose = _named(band, ids[frames < 0])
+        raise PageNotBound(f"{band.name}: page {loose} holds nothing; freed already or never allocated")
     if band.held.pins and not band.held.pins.keys().isdisjoint(ids.tolist()):
         pinned = np.array([page for page in ids.tolist() if page in band.held.pins])
         raise PagePinned(f"{band.name}: page {_named(band, pinned)} is pinned; unpin it before release")
-    marks = np.arange(-1, -1 - count, -1)
-    frame_of, held_in = band.frame_of.swap(ids, marks)
-    frames = held_in.astype(np.intp)
-    try:
-        freed_by_block = np.bincount(frames >> BLOCK_BITS, minlength=len(band.blocks))
-    except ValueError:  # it takes no negative number, and an unbound page has one: the check is free
-        loose = _named(band, ids[frames < 0])
-        raise PageNotBound(f"{band.name}: page {loose} holds nothing; freed already or never allocated") from None
-    twice = frame_of.read(ids) != marks
+    return frames
+
+
+def check_distinct(band: Band, ids: NDArray[np.intp]) -> None:
+    """Raise DuplicatePage when a page stands twice. Cost: a sort; ``unbind`` has a cheaper way."""
+    ranked = np.sort(ids)
+    twice = ranked[1:] == ranked[:-1]
     if twice.any():
-        raise DuplicatePage(f"{band.name}: page {_named(band, ids[twice])} is named twice in one release")
+        raise DuplicatePage(f"{band.name}: page {_named(band, ranked[1:][twice])} is named twice in one release")
+
+
+def unbind(band: Band, ids: NDArray[np.intp], frames: NDArray[np.int32], reader: int | None, *, distinct: bool) -> Band:
+    """Free these pages, bound to ``frames``; the frames become holes, or wait in quarantine for ``reader``.
+
+    ``distinct`` promises that no page stands twice; else it is checked: each page gets its own mark, and a page that was
+    written twice does not read back the first. Raises: DuplicatePage; the band before stays valid.
+    """
+    count = len(ids)
+    marks = -1 if distinct else np.arange(-1, -1 - count, -1)
+    frame_of = band.frame_of.write(ids, marks, frames)
+    if not distinct:
+        twice = frame_of.read(ids) != marks
+        if twice.any():
+            raise DuplicatePage(f"{band.name}: page {_named(band, ids[twice])} is named twice in one release")
+    cells = frames.astype(np.intp)
     blocks, held = band.blocks, band.held
     if reader is None:
-        blocks = blocks + freed_by_block
+        blocks = blocks + np.bincount(cells >> BLOCK_BITS, minlength=len(blocks))
     else:
-        held = quarantine(held, reader, frames)
+        held = quarantine(held, reader, cells)
     left = band.live - count
     freed = Band(
         band.home,
         frame_of,
-        band.page_of.write(frames, FREE if reader is None else QUARANTINED, ids),
+        band.page_of.write(cells, FREE if reader is None else QUARANTINED, ids),
         band.ids.write(slice(band.spare, band.spare + count), ids) if left else band.ids,
         blocks,
         left,
@@ -279,7 +288,7 @@ def unbind(band: Band, ids: NDArray[np.intp], reader: int | None) -> tuple[Band,
         band.high,
         held,
     )
-    return (retreat(freed) if reader is None else freed), frames
+    return retreat(freed) if reader is None else freed
 
 
 def _named(band: Band, ids: NDArray[np.intp]) -> str:

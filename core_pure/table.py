@@ -147,6 +147,15 @@ class Table:
         found += start  # a fresh array
         return found
 
+    def find_in_blocks(self, value: int, blocks: NDArray[np.intp], bits: int) -> NDArray[np.intp]:
+        """Positions that hold ``value`` in these blocks of 2**bits cells, which ascend; ascending."""
+        first, last = int(blocks[0]), int(blocks[-1])
+        if last - first < 2 * len(blocks):  # close together: reading what lies between is cheaper than gathering blocks
+            return self.find(value, first << bits, (last + 1) << bits)
+        hits: NDArray[np.intp] = (self._array().reshape(-1, 1 << bits)[blocks] == value).reshape(-1).nonzero()[0]
+        found: NDArray[np.intp] = (blocks << bits)[hits >> bits] + (hits & ((1 << bits) - 1))
+        return found
+
     def find_above(self, value: int, start: int, stop: int) -> NDArray[np.intp]:
         """Positions in [start, stop) that hold more than ``value``, ascending."""
         return np.flatnonzero(self._array()[start:stop] > value) + start
