@@ -90,8 +90,9 @@ def advance_split(
     check_reader(state, reader)
     holders = {at: frames_held(state.bands[at], ids) for at, ids in released.items()}
     if reader is None and not withhold and any(wanted[at] for at in released):
-        for at in () if distinct else released:
-            check_distinct(state.bands[at], released[at])
+        if not distinct:
+            for band, ids in released.items():
+                check_distinct(state.bands[band], ids)
         exchanged = _exchanged(state, released, holders, wanted)
         if exchanged is not None:
             return exchanged
