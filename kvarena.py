@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
+    from core_pure.capacity import Pool
     from core_pure.door import Recorder
     from core_pure.event import Event
+    from core_pure.geometry import Layer
+    from models.loop import Ints, Observer, Runner, ServingLoop
     from models.replay import ArenaRig, Setting
 
 # Public names, listed once: name -> module. A test pins them.
@@ -45,6 +48,8 @@ PUBLIC = {
     "LoopOptions": "models.loop",
     "load_trace": "models.traces",
     "Arena": "shell_gpu.arena",
+    "ArenaCache": "shell_gpu.arena_cache",
+    "ArenaCollector": "shell_gpu.metrics",
 }
 __all__ = [*PUBLIC, "main"]  # noqa: PLE0604 - the names are strings of a mapping
 
@@ -140,8 +145,9 @@ def _replay(
     content = replay_report.as_json(setting, runs, partial, {"device": device, "verify": verify})
     written = [replay_report.write_json(out / "replay.json", content), *replay_report.write_plots(setting, runs, out)]
     if record is not None and events is not None:
-        written.append(replay_report.write_bytes(record, recording.write(setting.layout, events)))
-    shown.print("written: " + ", ".join(str(path) for path in written), highlight=False)
+        replay_report.write_bytes(record, recording.write(setting.layout, events))
+        shown.print(f"recorded {len(events):,} steps to {record}", highlight=False)
+    shown.print(f"written to {out}: {', '.join(path.name for path in written)}", highlight=False)
     if partial:
         return INTERRUPTED
     return VIOLATED if any(run.violations for run in runs) or not replay_report.equation_holds(runs) else 0
@@ -194,6 +200,59 @@ def _watched_arena(setting: Setting, device: str, recorder: Recorder | None) -> 
     )
 
 
+@app.command("serve-demo")
+def serve_demo(
+    model: Annotated[Path | None, typer.Option(help="checkpoint folder, or a config.json for random weights [a tiny hybrid]")] = None,
+    requests: Annotated[int, typer.Option(help="requests, all arriving at once")] = 32,
+    memory: Annotated[str | None, typer.Option(help="bytes of the arena, e.g. 64MiB [room for all requests at once]")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    page_slots: Annotated[int, typer.Option(help="tokens per page")] = 16,
+    seed: Annotated[int, typer.Option(help="seed of prompts and random weights")] = 0,
+) -> None:
+    """Serve a transformers model from the arena, many requests at once, and compare every token with one-at-a-time."""
+    from core_pure.errors import ConfigError
+    from models.config_fields import parse_bytes
+    from models.progress import Display
+
+    try:
+        from shell_gpu.serve_demo import DEMO_MODEL, Demo, Parts, run
+    except ImportError as error:
+        raise ConfigError(f"serve-demo needs the extra 'transformers' ({error}): pip install 'kvarena[transformers]'") from None
+    memory_bytes = None if memory is None else parse_bytes(memory)
+    demo = Demo(model or DEMO_MODEL, requests, memory_bytes, device, page_slots, seed=seed)
+    with Display(console(to_stderr=True)) as display:
+        parts = Parts(_layers_of_fields, _demo_loop, _demo_static, display.watch)
+        code = run(demo, parts, console())
+    raise typer.Exit(code)
+
+
+def _layers_of_fields(fields: Mapping[str, Any], **choices: Any) -> tuple[Layer, ...]:
+    """What a loaded model caches, from its configuration's fields."""
+    from models.architectures import layers_of, load_config
+
+    return layers_of(load_config(fields), **choices)
+
+
+def _demo_loop(
+    pool: Pool, inputs: Ints, outputs: Ints, running: int, tokens: int, runner: Runner, observers: Sequence[Observer]
+) -> ServingLoop:
+    """The one serving loop over requests that all arrive at once."""
+    import numpy as np
+
+    from models.loop import LoopOptions, ServingLoop
+    from models.traces import Trace
+
+    trace = Trace("demo", np.zeros(len(inputs)), inputs, outputs)
+    return ServingLoop(pool, trace, LoopOptions(tokens, running), runner=runner, observers=observers)
+
+
+def _demo_static(layout: Layout, chunk: int) -> Pool:
+    """The split that engines use today, at the same bytes."""
+    from models.pools import SGLANG_DEFAULT_SHARE, StaticPools
+
+    return StaticPools.split(layout, SGLANG_DEFAULT_SHARE, chunk)
+
+
 @app.command()
 def inspect(
     file: Annotated[Path, typer.Argument(help="a recording made by replay --record")],
@@ -208,25 +267,16 @@ def inspect(
 
 
 def main() -> None:
-    """Run the command line. Bad input: one line on stderr and exit code 2. Interrupt: exit code 130."""
-    import click
-
+    """Run the command line. Bad input: one line on stderr and exit code 2; a wrong option: usage, too, and exit code 2."""
     from core_pure.errors import ArenaError, PromiseBroken
 
     try:
-        code = app(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        print("kvarena: interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        app()
     except PromiseBroken:
         raise  # a defect of this package: a crash with its traceback, never a tidy message
     except ArenaError as error:
         print("kvarena: " + " ".join(str(error).split()), file=sys.stderr)
         sys.exit(USAGE_ERROR)
-    sys.exit(code if isinstance(code, int) else 0)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import numpy as np
 
 from models.statistics import Sample, Statistics
 
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
 SIZE_INCHES = (9.0, 4.5)
 DOTS_PER_INCH = 120
 # One hue per band, dark where live and pale where free inside the span; greys belong to nobody.
@@ -34,17 +34,18 @@ def plot_memory(samples: Sequence[Sample], title: str, target: Path) -> list[Pat
     if any(quarantined):
         layers.append(("quarantined", quarantined, QUARANTINE_COLOUR, 1.0))
     layers.append(("gap", [sample.report.gap_bytes for sample in samples], GAP_COLOUR, 1.0))
-    figure, axes = _figure(title, "serving time, s", "GiB")
+    unit, name = (GIB, "GiB") if first.total_bytes >= GIB else (MIB, "MiB")
+    figure, axes = _figure(title, "serving time, s", name)
     stacks = axes.stackplot(
         times,
-        *[np.array(values) / GIB for _, values, _, _ in layers],
+        *[np.array(values) / unit for _, values, _, _ in layers],
         labels=[name for name, _, _, _ in layers],
         colors=[colour for _, _, colour, _ in layers],
     )
     for stack, (_, _, _, alpha) in zip(stacks, layers, strict=True):
         stack.set_alpha(alpha)
     axes.set_xlim(times[0], max(times[-1], times[0] + 1e-9))
-    axes.set_ylim(0, first.total_bytes / GIB)
+    axes.set_ylim(0, first.total_bytes / unit)
     return _save(figure, axes, target)
 
 

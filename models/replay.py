@@ -74,12 +74,19 @@ class StampEquation:
 
     @property
     def holds(self) -> bool:
-        """Whether both sides are equal, and not for lack of anything to check."""
-        return self.checked == self.pages_released + self.frames_moved and self.pages_released > 0 and self.frames_moved > 0
+        """Whether both sides are equal."""
+        return self.checked == self.pages_released + self.frames_moved
+
+    @property
+    def says_something(self) -> bool:
+        """Whether pages were released and frames moved at all."""
+        return self.pages_released > 0 and self.frames_moved > 0
 
     def __str__(self) -> str:
-        sign = "=" if self.checked == self.pages_released + self.frames_moved else "≠"
-        return f"{self.checked:,} frames checked {sign} {self.pages_released:,} pages released + {self.frames_moved:,} frames moved"
+        sign = "=" if self.holds else "≠"
+        idle = "" if self.says_something else " (a load without pressure: it says nothing about moves)"
+        text = f"{self.checked:,} frames checked {sign} {self.pages_released:,} pages released + {self.frames_moved:,} frames moved"
+        return text + idle
 
 
 @define
@@ -142,23 +149,28 @@ def replay(
     """
     runs: list[Run] = []
     for policy in policies:
-        run = Run(policy)
-        runs.append(run)
-        rig: ArenaRig | None = None
-        pool: Pool
-        checks: Sequence[Check] = (lambda pool: pool.verify(),) if verify else ()
-        if policy == ARENA:
-            rig = make_arena()
-            pool, checks = rig.pool, rig.checks
-        else:
-            try:
-                pool = rival(policy, setting)
-            except LayoutError as error:
-                run.failed = str(error)
-                continue
-        if _serve(run, pool, rig, checks, setting, display):
+        runs.append(Run(policy))
+        try:
+            interrupted = _run(runs[-1], setting, make_arena, verify, display)
+        except KeyboardInterrupt:  # while the pool was built: this run has nothing to tell
+            runs.pop()
+            interrupted = True
+        if interrupted:
             return runs, True
     return runs, False
+
+
+def _run(run: Run, setting: Setting, make_arena: Callable[[], ArenaRig], verify: bool, display: Display) -> bool:
+    """Build the policy's pool and serve from it. Returns: whether the user interrupted the serving."""
+    if run.policy == ARENA:
+        rig = make_arena()
+        return _serve(run, rig.pool, rig, rig.checks, setting, display)
+    try:
+        pool = rival(run.policy, setting)
+    except LayoutError as error:  # a share too small for one page is a result, not a mistake of the caller
+        run.failed = str(error)
+        return False
+    return _serve(run, pool, None, (lambda pool: pool.verify(),) if verify else (), setting, display)
 
 
 def _serve(run: Run, pool: Pool, rig: ArenaRig | None, checks: Sequence[Check], setting: Setting, display: Display) -> bool:

@@ -13,10 +13,11 @@ from rich.table import Table
 
 from core_pure.errors import ConfigError
 from models.plots import plot_concurrency, plot_memory
-from models.replay import ARENA, PADDED, STATIC_DEFAULT, VIOLATIONS_TOLD, Run, Setting
+from models.replay import ARENA, GROUPS, PADDED, STATIC, STATIC_DEFAULT, VIOLATIONS_TOLD, Run, Setting
 from models.statistics import Summary
 
 MIB, GIB = 2**20, 2**30
+MAPPED = GROUPS["compare"]  # policies that get a memory map
 COLUMNS = (
     "policy", "done", "tokens", "time s", "tok/s", "mean run", "peak", "retract", "refused", "mem-bound", "live",
     "hole", "gap", "moved B/tok", "wait p50", "p99 s", "wall s", "peak MiB",
@@ -58,11 +59,16 @@ def table(runs: Sequence[Run], title: str) -> Table:
     return shown
 
 
+def sized(size: int) -> str:
+    """Bytes for people: GiB from one GiB on, else MiB."""
+    return f"{size / GIB:.4g} GiB" if size >= GIB else f"{size / MIB:.4g} MiB"
+
+
 def title(setting: Setting) -> str:
     """What was served, from how many bytes, at which stated cost."""
     cost = setting.options.cost
     return (
-        f"{setting.model}: {setting.layout.total_bytes / GIB:.3g} GiB, {len(setting.trace)} requests of {setting.trace.name}, "
+        f"{setting.model}: {sized(setting.layout.total_bytes)}, {len(setting.trace)} requests of {setting.trace.name}, "
         f"arrivals x {setting.options.speed_up:g}; a step takes {cost.base * 1e3:g} ms + {cost.prefill * 1e3:g} ms per prefill "
         f"token + {cost.decode * 1e3:g} ms per decode token, at most {setting.options.prefill_tokens} tokens"
     )
@@ -93,21 +99,21 @@ def notes(setting: Setting, runs: Sequence[Run], *, verify: bool, partial: bool)
 
 
 def _comparison(arena: Summary, runs: Sequence[Run]) -> Iterator[str]:
-    """The arena against the best, the default and the worst static split and the padded page, by time to serve all."""
-    if arena.partial:
-        return
+    """The arena against the best, the default and the worst static split and the padded page."""
     whole = [run.summary for run in runs if run.summary and not run.summary.partial and run.policy != ARENA]
-    static = sorted((row for row in whole if row.policy.startswith("static")), key=lambda row: row.tokens_per_second)
+    if arena.partial or not whole:
+        return
+    static = sorted((row for row in whole if row.policy in STATIC), key=lambda row: row.tokens_per_second)
     named = [("best static", static[-1]), ("worst static", static[0])] if static else []
-    named += [("static default", row) for row in whole if row.policy == STATIC_DEFAULT]
+    named += [("default static", row) for row in whole if row.policy == STATIC_DEFAULT]
     named += [("padded page", row) for row in whole if row.policy == PADDED]
-    told = [
-        f"{arena.tokens_per_second / row.tokens_per_second:.2f} x {name} ({row.policy}, {row.completed} served)"
-        for name, row in named
-        if row.tokens_per_second
-    ]
-    if told:
-        yield "arena tokens/s: " + ", ".join(told)
+    for name, row in named:
+        if row.tokens_per_second and row.concurrency_mean:
+            yield (
+                f"arena against {name} ({row.policy}): {arena.tokens_per_second / row.tokens_per_second:.3f} x tokens/s, "
+                f"{arena.concurrency_mean / row.concurrency_mean:.3f} x mean concurrency, "
+                f"{arena.concurrency_peak / row.concurrency_peak:.3f} x peak, {arena.completed} and {row.completed} served"
+            )
 
 
 def equation_holds(runs: Sequence[Run]) -> bool:
@@ -167,13 +173,13 @@ def write_bytes(path: Path, content: bytes) -> Path:
 
 
 def write_plots(setting: Setting, runs: Sequence[Run], out: Path) -> list[Path]:
-    """A memory map per policy, and everybody's concurrency."""
+    """Memory maps of the arena and its named rivals (of the first policy where none of them ran); everybody's concurrency."""
     out.mkdir(parents=True, exist_ok=True)
     served = {run.policy: run for run in runs if run.stats.samples}
-    about = f"{setting.model}, {setting.layout.total_bytes / GIB:.3g} GiB, {setting.trace.name}"
+    about = f"{setting.model}, {sized(setting.layout.total_bytes)}, {setting.trace.name}"
     written: list[Path] = []
-    for policy, run in served.items():
-        written += plot_memory(run.stats.samples, f"{policy}: {about}", out / f"memory-{policy}")
+    for policy in [name for name in MAPPED if name in served] or list(served)[:1]:
+        written += plot_memory(served[policy].stats.samples, f"{policy}: {about}", out / f"memory-{policy}")
     if served:
         stats = {policy: run.stats for policy, run in served.items()}
         written += plot_concurrency(stats, f"running requests: {about}", out / "concurrency")
