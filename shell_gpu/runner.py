@@ -7,6 +7,7 @@ captured or allocated.
 
 from __future__ import annotations
 
+import gc
 from typing import Protocol
 
 import numpy as np
@@ -151,6 +152,7 @@ class GraphRunner:
         with torch.cuda.stream(side):
             self._launch(chunk.WAVES_PER_CHUNK)  # compiles; the staging buffer is all zeros, so there is no work in it
             side.synchronize()
+            gc.collect()  # a dead arena's graphs and events must not be destroyed in the middle of a capture
             for size in sizes:
                 pinned = torch.zeros((size.slots, size.words), dtype=torch.int32).pin_memory()
                 self._pinned.append(pinned)
@@ -172,10 +174,16 @@ class GraphRunner:
     def _capture(self, pinned: Tensor, waves: int) -> torch.cuda.CUDAGraph:
         """One graph: upload from this pinned slot, then the launches."""
         graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(capture_error_mode="thread_local")
-        self._staging[: pinned.numel()].copy_(pinned, non_blocking=True)
-        self._launch(waves)
-        graph.capture_end()
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            graph.capture_begin(capture_error_mode="thread_local")
+            self._staging[: pinned.numel()].copy_(pinned, non_blocking=True)
+            self._launch(waves)
+            graph.capture_end()
+        finally:
+            if collecting:
+                gc.enable()
         return graph
 
     def run(self, work: Work) -> None:
