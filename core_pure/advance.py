@@ -34,6 +34,9 @@ Holders = Mapping[int, NDArray[np.int32]]
 """The frames of these pages."""
 
 
+_RowBlock = tuple[NDArray[np.integer], "NDArray[np.intp] | int"]
+
+
 class _Bound(NamedTuple):
     """What one band got: page ids, the frames behind them, the ids of pages that moved, and where to."""
 
@@ -139,7 +142,9 @@ def _exchanged(state: ArenaState, released: Split, holders: Holders, wanted: Dem
             if at in bound:
                 pages, frames = np.concatenate((pages, bound[at].pages)), np.concatenate((frames, bound[at].frames))
             bound[at] = _Bound(pages, frames)
-    return _outcome(freed.with_bands(placed.bands), placed, _rows(freed, rest, bound))
+    # What is left in ``rest`` is gone for good: its band got all it asked for from the pages handed on.
+    gone = [(named(state.bands[at], ids), -1) for at, ids in rest.items()]
+    return _outcome(freed.with_bands(placed.bands), placed, _row_block([*_bound_rows(bound), *gone]))
 
 
 def resize(state: ArenaState, total_bytes: int) -> Outcome | Refusal:
@@ -268,9 +273,7 @@ def _rows(freed: ArenaState, released: Split, bound: dict[int, _Bound]) -> Rows:
 
     Args: freed: the state between release and bind; its id stacks tell which released ids the bind takes again.
     """
-    blocks: list[tuple[NDArray[np.integer], NDArray[np.intp] | int]] = []
-    for got in bound.values():
-        blocks += [(got.moved, got.moved_to), (got.pages, got.frames)]
+    blocks = _bound_rows(bound)
     for at, ids in released.items():
         band = freed.bands[at]
         again = len(bound[at].pages) if at in bound else 0
@@ -279,6 +282,18 @@ def _rows(freed: ArenaState, released: Split, bound: dict[int, _Bound]) -> Rows:
         else:  # a stack: the bind takes the newest first
             gone = ids[: max(0, len(ids) - again)]
         blocks.append((gone + band.home.id_base, -1))
+    return _row_block(blocks)
+
+
+def _bound_rows(bound: dict[int, _Bound]) -> list[_RowBlock]:
+    blocks: list[_RowBlock] = []
+    for got in bound.values():
+        blocks += [(got.moved, got.moved_to), (got.pages, got.frames)]
+    return blocks
+
+
+def _row_block(blocks: Sequence[_RowBlock]) -> Rows:
+    """int32[n, 2] rows of all blocks; a block is page ids, and their frames or -1 for all."""
     rows = np.empty((sum([len(pages) for pages, _ in blocks]), 2), np.int32)
     at = 0
     for pages, frames in blocks:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 import numpy as np
 from attrs import evolve
@@ -17,9 +17,11 @@ from core_pure.fences import launch, retire
 from core_pure.fits import Refusal
 from core_pure.layout import BandSpec, Layout
 from core_pure.pins import pin, unpin
-from core_pure.plan import Plan
+from core_pure.plan import Plan, encode
 from core_pure.state import ArenaState, Outcome, initial
+from core_pure.verify import verify
 from invariants.brute import BruteBand, BruteChain
+from invariants.reference import Reference
 
 OFF_GRID = (2, 3, 5, 7, 11, 13)
 """Frame sizes of which none is a multiple of another."""
@@ -155,6 +157,87 @@ def histories(seed: int, *, bands: Sequence[int], frames: int, steps: int, most:
                 yield state
 
 
-def runs(numbers: Sequence[int]) -> bool:
-    """True when the numbers never fall."""
-    return all(a <= b for a, b in pairwise(numbers))
+class Carried:
+    """An arena value with real bytes beside it: each plan is carried out word by word, each verdict expected beforehand."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.state = initial(layout)
+        self.model = Reference(layout)
+        self.verdicts: Counter[str] = Counter()
+
+    def advance(
+        self, pages: Sequence[int] = (), demand: Sequence[int] | None = None, reader: int | None = None
+    ) -> Outcome | Refusal:
+        """One step in both; the model must have expected the answer. Bytes, table and hazards are checked."""
+        wanted = tuple(demand) if demand is not None else (0,) * len(self.state.bands)
+        expected = self.model.expect_advance(list(pages), wanted, reader=reader)
+        answer = advance(self.state, release=np.array(pages, np.int64), demand=wanted, reader=reader)
+        self.verdicts["outcome" if isinstance(answer, Outcome) else "refusal"] += 1
+        assert ("outcome" if isinstance(answer, Outcome) else "refusal") in expected
+        if isinstance(answer, Outcome):
+            self.model.absorb(encode(answer.plan), released=list(pages), pages=answer.pages, demand=wanted, reader=reader)
+            self.verdicts["moved"] += bool(answer.plan.waves)
+            self.verdicts["waited"] += answer.plan.wait is not None
+            self._keep(answer.state)
+        return answer
+
+    def compact(self, limit: int | None = None) -> None:
+        """Compaction in both."""
+        answer = compact(self.state, bytes_limit=limit)
+        self.model.absorb(encode(answer.plan), bytes_limit=limit)
+        self.verdicts["compacted"] += bool(answer.plan.waves)
+        self._keep(answer.state)
+
+    def pin(self, pages: Sequence[int], count: int) -> None:
+        """Add a pin to each page, or give one back (-1)."""
+        self._keep((pin if count > 0 else unpin)(self.state, np.array(pages, np.int64)).state, check=False)
+        self.model.pin(pages, count)
+        self.compare()
+
+    def launch(self) -> int:
+        """A step is launched in both. Returns: its fence."""
+        self._keep(launch(self.state).state, check=False)
+        self.model.launched += 1
+        return self.state.launched
+
+    def retire(self, fence: int) -> None:
+        """All fences up to this one have passed in both."""
+        self._keep(retire(self.state, fence).state, check=False)
+        self.model.retire(fence)
+        self.compare()
+
+    def _keep(self, state: ArenaState, *, check: bool = True) -> None:
+        self.state = state
+        if check:
+            self.compare()
+
+    def compare(self) -> None:
+        """Pages, quarantine and pins of both accounts are the same, and the core finds nothing wrong with itself."""
+        assert verify(self.state) == []
+        pages, waiting, pins = [], [], []
+        for band, sets in zip(self.state.bands, sets_of(self.state, (0,) * len(self.state.bands)).bands, strict=True):
+            base, frames = band.home.id_base, band.live_frames()
+            pages.append(dict(zip((band.page_of.read(frames) + base).tolist(), frames.tolist(), strict=True)))
+            waiting.append({frame: fence for fence, held in sets.quarantined.items() for frame in held})
+            pins.append({base + page: count for page, count in band.held.pins.items()})
+        assert list(self.model.differences(pages, waiting, pins)) == []
+
+    def random_event(self, rng: random.Random, most: int) -> None:
+        """One legal event of any kind."""
+        loose = bound_pages(self.state, pinned=False)
+        flying = self.state.launched > self.state.retired
+        reader = self.state.launched if flying and rng.random() < 0.4 else None
+        kind = rng.choices(("advance", "compact", "launch", "retire", "pin", "unpin"), (18, 2, 2, 3, 2, 3))[0]
+        if kind == "advance":
+            demand = [rng.choice((0, 0, rng.randint(0, most))) for _ in self.state.bands]
+            self.advance(some(rng, loose, most).tolist(), demand, reader)
+        elif kind == "compact":
+            self.compact(rng.choice((None, rng.randrange(40))))
+        elif kind == "launch":
+            self.launch()
+        elif kind == "retire" and flying:
+            self.retire(rng.randint(self.state.retired + 1, self.state.launched))
+        elif kind == "pin":
+            self.pin(some(rng, loose, 1).tolist(), 1)
+        elif kind == "unpin":
+            self.pin(some(rng, bound_pages(self.state, pinned=True), 2).tolist(), -1)
