@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from models.fit_command import fit, waste
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from core_pure.door import Recorder
     from core_pure.event import Event
     from core_pure.geometry import Layer
+    from core_pure.layout import Layout
     from models.loop import Ints, Observer, Runner, ServingLoop
     from models.replay import ArenaRig, Setting
 
@@ -62,6 +65,10 @@ BUFFER_REQUESTS, DRY_REQUESTS = 1_600, 2_000  # default load with and without a 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, help=__doc__
 )
+
+
+app.command()(fit)
+app.command()(waste)
 
 
 def __getattr__(name: str) -> Any:
@@ -202,7 +209,7 @@ def _watched_arena(setting: Setting, device: str, recorder: Recorder | None) -> 
 
 @app.command("serve-demo")
 def serve_demo(
-    model: Annotated[Path | None, typer.Option(help="checkpoint folder, or a config.json for random weights [a tiny hybrid]")] = None,
+    model: Annotated[Path | None, typer.Option(help="checkpoint folder, or config.json: random weights [tiny hybrid]")] = None,
     requests: Annotated[int, typer.Option(help="requests, all arriving at once")] = 32,
     memory: Annotated[str | None, typer.Option(help="bytes of the arena, e.g. 64MiB [room for all requests at once]")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",

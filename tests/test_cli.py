@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import kvarena
+from shell_gpu.kernels import twins
 
 ROOT = Path(__file__).parent.parent
 TINY = {
@@ -99,6 +100,14 @@ def test_a_recording_can_be_inspected_at_any_step(capsys, tmp_path: Path, config
         code, shown, _ = run(capsys, "inspect", file, *at)
         assert code == 0 and "= arena 196,608" in shown and "state" in shown and "sink" in shown
     assert "step 40 of" in shown
+
+
+def test_a_lost_move_is_a_violation_and_exit_code_1(capsys, tmp_path: Path, config: Path, monkeypatch) -> None:
+    """A device that forgets to move frames: the stamps see it, it is told, and the command fails."""
+    monkeypatch.setattr(twins, "move_wave", lambda *args: None)
+    words = (*small(config), "--policy", "arena", "--verify", "--out", tmp_path / "out")
+    code, shown, _ = run(capsys, "replay", *words)
+    assert code == kvarena.VIOLATED and "VIOLATION arena: STAMP-1" in shown
 
 
 @pytest.mark.parametrize(
@@ -197,7 +206,7 @@ def test_an_interrupt_writes_partial_results(tmp_path: Path, config: Path) -> No
     out = tmp_path / "out"
     words = ("replay", *small(config), "--device", "none", "--out", out)
     command = [sys.executable, "-c", INTERRUPTS_ITSELF, *map(str, words)]
-    left = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    left = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert left.returncode == kvarena.INTERRUPTED, left.stderr
     assert "partial" in left.stdout and "Traceback" not in left.stderr
     result = json.loads((out / "replay.json").read_text())

@@ -78,7 +78,7 @@ def test_every_request_is_done_or_refused_and_the_pool_ends_empty(
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(9, 20))
-def test_f32_the_oldest_request_advances_in_every_step(seed: int, pages: int) -> None:
+def test_F32_the_oldest_request_advances_in_every_step(seed: int, pages: int) -> None:
     """Prompts near the ceiling in a small pool: in every step the oldest running request computes a token."""
     pool = pool_of(6, 40, pages)
 
@@ -95,7 +95,7 @@ def test_f32_the_oldest_request_advances_in_every_step(seed: int, pages: int) ->
     assert (loop.requests.status == Status.DONE).all()
 
 
-def test_f11_a_request_that_can_never_fit_is_refused_at_submit_with_numbers() -> None:
+def test_F11_a_request_that_can_never_fit_is_refused_at_submit_with_numbers() -> None:
     """Too long for the empty pool: refused at once, naming its tokens and the longest that fits; others are served."""
     pool = pool_of(2, 10, 10)
     loop = ServingLoop(pool, trace_of((0, 161, 1), (0, 20, 3), (0, 160, 2), (0, 160, 1)), OPTIONS)
@@ -106,7 +106,7 @@ def test_f11_a_request_that_can_never_fit_is_refused_at_submit_with_numbers() ->
     assert loop.requests.status.tolist() == [Status.REFUSED, Status.DONE, Status.REFUSED, Status.DONE]
 
 
-def test_f31_two_that_wait_for_each_other_do_not() -> None:
+def test_F31_two_that_wait_for_each_other_do_not() -> None:
     """Seven pages; A holds four and needs one, B holds three and needs one: B is preempted, both finish."""
     pool = pool_of(4, 40, 7)
     watch = Watch(pool)

@@ -199,7 +199,7 @@ def test_the_report_adds_up_to_the_total() -> None:
 
 
 @given(st.integers(1, 200), st.integers(1, 30), st.integers(1, 20))
-def test_f33_the_longest_request_is_exactly_what_one_can_have(pages: int, states: int, chunk: int) -> None:
+def test_F33_the_longest_request_is_exactly_what_one_can_have(pages: int, states: int, chunk: int) -> None:
     """max_request_tokens is admitted in an empty pool and one token more is not."""
     pool = pools(states, pages, chunk)
     longest = pool.max_request_tokens()
@@ -207,7 +207,7 @@ def test_f33_the_longest_request_is_exactly_what_one_can_have(pages: int, states
 
 
 @given(st.lists(st.tuples(st.integers(1, 90), st.integers(0, 40)), min_size=10, max_size=10))
-def test_f47_an_accepted_prefix_can_be_held_together_and_no_longer_one(asks: list[tuple[int, int]]) -> None:
+def test_F47_an_accepted_prefix_can_be_held_together_and_no_longer_one(asks: list[tuple[int, int]]) -> None:
     """Ten admissions folded in one step: what is accepted fits jointly, and the first refusal is a true one."""
     pool = pools(6, 24)
     budget = pool.admission()
@@ -226,7 +226,7 @@ def test_f47_an_accepted_prefix_can_be_held_together_and_no_longer_one(asks: lis
 
 
 @given(st.integers(1, 300), st.integers(0, 60), st.integers(0, 9), st.randoms(use_true_random=False))
-def test_f30_pages_charged_are_the_peak_pages_held(prompt: int, output: int, lookahead: int, random) -> None:
+def test_F30_pages_charged_are_the_peak_pages_held(prompt: int, output: int, lookahead: int, random) -> None:
     """Random chunked prefill, decode and lookahead slots: what admission charges is the peak that is then held."""
     pool = pools(2, 100, chunk=512)
     budget = pool.admission()
