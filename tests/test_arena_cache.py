@@ -3,11 +3,14 @@
 import gc
 
 import pytest
+
+from tests.cache_tools import Ballast, build_arena, build_model, forward, prompt_of, torch
+from tests.tiny_models import FAMILIES
+
+# isort: split
 from transformers import DynamicCache
 
 from shell_gpu.arena_cache import ArenaCache
-from tests.cache_tools import Ballast, build_arena, build_model, forward, prompt_of, torch
-from tests.tiny_models import FAMILIES
 
 NAMED = ("falcon_h1", "qwen3_next", "qwen3_5_text", "gemma3_text", "gemma4_text", "gpt_oss", "bamba", "jamba", "nemotron_h",
           "lfm2", "deepseek_v3", "granitemoehybrid")  # fmt: skip

@@ -2,11 +2,15 @@
 
 import numpy as np
 import pytest
-from transformers import DynamicCache
 
 from core_pure.errors import ContentsLost, LeaseError, LeaseStale
 from core_pure.fits import Refusal
 from models.dry import DryArena
+from tests.cache_tools import Ballast, bands_for, build_arena, build_model, forward, prompt_of, torch
+
+# isort: split
+from transformers import DynamicCache
+
 from shell_gpu.arena_cache import (
     ArenaCache,
     BatchChanged,
@@ -18,7 +22,6 @@ from shell_gpu.arena_cache import (
     stock_layers,
 )
 from shell_gpu.errors import TensorError
-from tests.cache_tools import Ballast, bands_for, build_arena, build_model, forward, prompt_of, torch
 
 NONE = np.array([], np.int64)
 pytestmark = pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")
