@@ -46,38 +46,41 @@ def decode_split(
     length = tl.where(row < 0, 0, length)
     first = tl.where(window > 0, tl.maximum(length - window, 0), 0)
     start = (first // (SLOTS * PAGES) + tl.program_id(2)) * (SLOTS * PAGES)
-    if start < length:
-        rows = tl.arange(0, ROWS)
-        dims_k = tl.arange(0, BLOCK_K)
-        dims_v = tl.arange(0, BLOCK_V)
-        heads = head * GROUP + rows
-        asked = queries + lane.to(tl.int64) * queries_stride + heads[:, None] * DIM_K + dims_k[None, :]
-        query = tl.load(asked, mask=(rows[:, None] < GROUP) & (dims_k[None, :] < DIM_K), other=0.0)
-        peak = tl.full([ROWS], LOWEST, tl.float32)
-        total = tl.zeros([ROWS], tl.float32)
-        gathered = tl.zeros([ROWS, BLOCK_V], tl.float32)
-        columns = table + row.to(tl.int64) * table_stride + start // SLOTS
-        for page in range(PAGES):
-            position = start + page * SLOTS
-            frame = tl.load(columns + page, mask=position < length, other=0).to(tl.int64)
-            positions = position + tl.arange(0, SLOTS)
-            seen = (positions >= first) & (positions < length)
-            keys = _page(view_k, frame, frame_stride_k, slot_stride_k, head, head_stride_k, seen, dims_k, DIM_K, SLOTS)
-            score = tl.dot(query, tl.trans(keys.to(query.dtype)), input_precision=PRECISION) * scale
-            score = tl.where(seen[None, :], score, LOWEST)
-            higher = tl.maximum(peak, tl.max(score, 1))
-            weight = tl.where(seen[None, :], tl.exp(score - higher[:, None]), 0.0)
-            shrink = tl.exp(peak - higher)
-            values = _page(view_v, frame, frame_stride_v, slot_stride_v, head, head_stride_v, seen, dims_v, DIM_V, SLOTS)
-            values = values.to(query.dtype)
-            gathered = gathered * shrink[:, None] + tl.dot(weight.to(query.dtype), values, input_precision=PRECISION)
-            total = total * shrink + tl.sum(weight, 1)
-            peak = higher
-        place = (lane.to(tl.int64) * tl.num_programs(1) * GROUP + heads) * splits + tl.program_id(2)
-        own = rows < GROUP
-        tl.store(peaks + place * 2, peak, mask=own)
-        tl.store(peaks + place * 2 + 1, total, mask=own)
-        tl.store(partial + place[:, None] * DIM_V + dims_v[None, :], gathered, mask=own[:, None] & (dims_v[None, :] < DIM_V))
+    if start >= length:
+        return
+    rows = tl.arange(0, ROWS)
+    dims_k = tl.arange(0, BLOCK_K)
+    dims_v = tl.arange(0, BLOCK_V)
+    heads = head * GROUP + rows
+    asked = queries + lane.to(tl.int64) * queries_stride + heads[:, None] * DIM_K + dims_k[None, :]
+    query = tl.load(asked, mask=(rows[:, None] < GROUP) & (dims_k[None, :] < DIM_K), other=0.0)
+    peak = tl.full([ROWS], LOWEST, tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    gathered = tl.zeros([ROWS, BLOCK_V], tl.float32)
+    columns = table + row.to(tl.int64) * table_stride
+    last = (length - 1) // SLOTS
+    for page in range(PAGES):
+        position = start + page * SLOTS
+        # Clamped: the last split may reach past the row's end; what it finds there is not seen.
+        frame = tl.load(columns + tl.minimum(start // SLOTS + page, last)).to(tl.int64)
+        positions = position + tl.arange(0, SLOTS)
+        seen = (positions >= first) & (positions < length)
+        keys = _page(view_k, frame, frame_stride_k, slot_stride_k, head, head_stride_k, seen, dims_k, DIM_K, SLOTS)
+        score = tl.dot(query, tl.trans(keys.to(query.dtype)), input_precision=PRECISION) * scale
+        score = tl.where(seen[None, :], score, LOWEST)
+        higher = tl.maximum(peak, tl.max(score, 1))
+        weight = tl.where(seen[None, :], tl.exp(score - higher[:, None]), 0.0)
+        shrink = tl.exp(peak - higher)
+        values = _page(view_v, frame, frame_stride_v, slot_stride_v, head, head_stride_v, seen, dims_v, DIM_V, SLOTS)
+        values = values.to(query.dtype)
+        gathered = gathered * shrink[:, None] + tl.dot(weight.to(query.dtype), values, input_precision=PRECISION)
+        total = total * shrink + tl.sum(weight, 1)
+        peak = higher
+    place = (lane.to(tl.int64) * tl.num_programs(1) * GROUP + heads) * splits + tl.program_id(2)
+    own = rows < GROUP
+    tl.store(peaks + place * 2, peak, mask=own)
+    tl.store(peaks + place * 2 + 1, total, mask=own)
+    tl.store(partial + place[:, None] * DIM_V + dims_v[None, :], gathered, mask=own[:, None] & (dims_v[None, :] < DIM_V))
 
 
 @triton.jit
