@@ -92,14 +92,20 @@ def advance_split(
     """``advance`` for a demand that is checked, and page indices that are split by band, in range, and distinct if so said."""
     check_reader(state, reader)
     holders = {at: frames_held(state.bands[at], ids) for at, ids in released.items()}
+    handed_on: Mapping[int, int] = {}
     if reader is None and not withhold and any(wanted[at] for at in released):
         if not distinct:
             for band, ids in released.items():
                 check_distinct(state.bands[band], ids)
-        exchanged = _exchanged(state, released, holders, wanted)
+        handed_on = {at: min(len(ids), wanted[at]) for at, ids in released.items() if wanted[at]}
+        exchanged = _exchanged(state, released, holders, wanted, handed_on)
         if exchanged is not None:
             return exchanged
-    freed = _freed(state, released, holders, state.launched + 1 if withhold else reader, distinct)
+        # Ids are handed on all the same, so that they do not depend on where frames happen to stand: they go on top.
+        distinct = True
+        released = {at: np.roll(ids, -handed_on.get(at, 0)) for at, ids in released.items()}
+        holders = {at: np.roll(frames, -handed_on.get(at, 0)) for at, frames in holders.items()}
+    freed = _freed(state, released, holders, state.launched + 1 if withhold else reader, distinct, handed_on)
     if not any(wanted):
         return Outcome(freed, Plan(rows=_rows(freed, released, {})), (NOBODY,) * len(wanted))
     at, wait = freed, None
@@ -124,14 +130,16 @@ def _outcome(after: ArenaState, placed: _Placed, rows: Rows, wait: int | None = 
     return Outcome(after, Plan(placed.waves, NO_MOVES, _fills(after, placed.bound), rows, wait), pages)
 
 
-def _exchanged(state: ArenaState, released: Split, holders: Holders, wanted: Demand) -> Outcome | None:
+def _exchanged(
+    state: ArenaState, released: Split, holders: Holders, wanted: Demand, handed_on: Mapping[int, int]
+) -> Outcome | None:
     """Hand released pages straight on, id and frame, as far as their band asks for pages; None when the rest needs relief.
 
     What a serving step frees and takes nearly cancels out, so most of its pages change hands without a table being touched.
     """
-    again = [min(len(released[at]), pages) if at in released else 0 for at, pages in enumerate(wanted)]
+    again = [handed_on.get(at, 0) for at in range(len(wanted))]
     rest = {at: ids[again[at] :] for at, ids in released.items() if len(ids) > again[at]}
-    freed = _freed(state, rest, {at: holders[at][again[at] :] for at in rest}, None, True)
+    freed = _freed(state, rest, {at: holders[at][again[at] :] for at in rest}, None, True, {})
     placed = _placed_now(freed, tuple([pages - kept for pages, kept in zip(wanted, again, strict=True)]))
     if placed is None:
         return None
@@ -139,8 +147,10 @@ def _exchanged(state: ArenaState, released: Split, holders: Holders, wanted: Dem
     for at, kept in enumerate(again):
         if kept:
             pages, frames = named(state.bands[at], released[at][:kept]), holders[at][:kept].astype(np.intp)
-            if at in bound:
-                pages, frames = np.concatenate((pages, bound[at].pages)), np.concatenate((frames, bound[at].frames))
+            if at in bound:  # in the order of the stack: recycled ids, those handed on, fresh ones
+                cut = min(len(bound[at].pages), state.bands[at].spare)
+                pages = np.concatenate((bound[at].pages[:cut], pages, bound[at].pages[cut:]))
+                frames = np.concatenate((bound[at].frames[:cut], frames, bound[at].frames[cut:]))
             bound[at] = _Bound(pages, frames)
     # What is left in ``rest`` is gone for good: its band got all it asked for from the pages handed on.
     gone = [(named(state.bands[at], ids), -1) for at, ids in rest.items()]
@@ -195,13 +205,15 @@ def release(state: ArenaState, pages: object, *, reader: int | None = None) -> O
     return outcome
 
 
-def _freed(state: ArenaState, released: Split, holders: Holders, reader: int | None, distinct: bool) -> ArenaState:
-    """The state with the pages unbound."""
+def _freed(
+    state: ArenaState, released: Split, holders: Holders, reader: int | None, distinct: bool, handed_on: Mapping[int, int]
+) -> ArenaState:
+    """The state with the pages unbound; a band whose ids are handed on keeps its id stack even when nothing stays live."""
     if not released:
         return state
     bands = list(state.bands)
     for at, ids in released.items():
-        bands[at] = unbind(bands[at], ids, holders[at], reader, distinct=distinct)
+        bands[at] = unbind(bands[at], ids, holders[at], reader, distinct=distinct, restart=not handed_on.get(at))
     return state.with_bands(bands)
 
 

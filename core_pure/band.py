@@ -255,11 +255,14 @@ def check_distinct(band: Band, ids: NDArray[np.intp]) -> None:
         raise DuplicatePage(f"{band.name}: page {_named(band, ranked[1:][twice])} is named twice in one release")
 
 
-def unbind(band: Band, ids: NDArray[np.intp], frames: NDArray[np.int32], reader: int | None, *, distinct: bool) -> Band:
+def unbind(
+    band: Band, ids: NDArray[np.intp], frames: NDArray[np.int32], reader: int | None, *, distinct: bool, restart: bool = True
+) -> Band:
     """Free these pages, bound to ``frames``; the frames become holes, or wait in quarantine for ``reader``.
 
     ``distinct`` promises that no page stands twice; else it is checked: each page gets its own mark, and a page that was
-    written twice does not read back the first. Raises: DuplicatePage; the band before stays valid.
+    written twice does not read back the first. ``restart``: when nothing stays live, ids start again from the first.
+    Raises: DuplicatePage; the band before stays valid.
     """
     count = len(ids)
     marks = -1 if distinct else np.arange(-1, -1 - count, -1)
@@ -275,15 +278,16 @@ def unbind(band: Band, ids: NDArray[np.intp], frames: NDArray[np.int32], reader:
     else:
         held = quarantine(held, reader, cells)
     left = band.live - count
+    restart = restart and not left
     freed = Band(
         band.home,
         frame_of,
         band.page_of.write(cells, FREE if reader is None else QUARANTINED, ids),
-        band.ids.write(slice(band.spare, band.spare + count), ids) if left else band.ids,
+        band.ids if restart else band.ids.write(slice(band.spare, band.spare + count), ids),
         blocks,
         left,
-        band.spare + count if left else 0,
-        band.fresh if left else 1,
+        0 if restart else band.spare + count,
+        1 if restart else band.fresh,
         band.low,
         band.high,
         held,

@@ -143,6 +143,8 @@ class Door:
         self._commit(Serving(outcome.state, outcome.leases), outcome.plan, outcome.writes, outcome.event)
 
     def _bytes_moved(self, plan: Plan) -> int:
+        if not plan.waves:
+            return 0
         sizes = np.array([band.frame_bytes for band in self.layout.bands])
         return sum(int(sizes[wave[:, 0]].sum()) for wave in plan.waves)
 

@@ -97,6 +97,8 @@ def flat(starts: NDArray[np.integer], counts: NDArray[np.integer]) -> NDArray[np
 
 def whole_numbers(values: object, what: str) -> NDArray[np.int64]:
     """Values as int64[n]. Raises: LeaseError for floats, text, or an array of another device: nothing is cut to fit."""
+    if type(values) is np.ndarray and values.dtype == np.int64:
+        return values
     try:
         array = np.asarray(values)
     except Exception as error:
