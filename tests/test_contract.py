@@ -163,7 +163,7 @@ errors.WrongThread < ArenaError
 errors.UnsupportedRequirement < ArenaError
 """  # noqa: E501
 
-DIGEST = "658b1be8546775f23ca118087b87fec7"
+DIGEST = "b7bd4b4045b32dab4a2b367c7c917190"
 
 
 def described(name: str) -> str:
