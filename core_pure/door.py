@@ -8,6 +8,7 @@ after the projection took it, so a projection that raises leaves the old one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 from attrs import evolve, frozen
@@ -28,6 +29,18 @@ from .step import StepOutcome
 from .verify import Violation, verify
 
 Recorder = Callable[[Event], None]
+
+
+class DoorObserver(Protocol):
+    """Something that counts what a door does (metrics). It must not change the door."""
+
+    def committed(self, plan: Plan) -> None:
+        """A transition was projected and kept."""
+        ...
+
+    def refused(self, refusal: Refusal) -> None:
+        """A demand did not fit; nothing changed."""
+        ...
 
 
 @frozen
@@ -63,6 +76,7 @@ class Door:
         self.context = context
         self.strict = strict
         self.recorder = recorder
+        self.observers: tuple[DoorObserver, ...] = ()
         leases = empty_leases(layout, sequences=sequences, context=context, draft_tokens=draft_tokens)
         self._value = Serving(initial(layout), leases)
 
@@ -76,12 +90,20 @@ class Door:
         self._value = after
         if self.recorder is not None and event is not None:
             self.recorder(event)
+        for observer in self.observers:
+            observer.committed(plan)
+
+    def _refused(self, refusal: Refusal) -> Refusal:
+        for observer in self.observers:
+            observer.refused(refusal)
+        return refusal
 
     def _apply(self, event: Event) -> Outcome | Refusal:
         outcome = apply(self.state, event)
         if isinstance(outcome, Outcome):
             self._commit(evolve(self._value, state=outcome.state), outcome.plan, (), event)
-        return outcome
+            return outcome
+        return self._refused(outcome)
 
     # --- the value -----------------------------------------------------------------------------------------------------
 
@@ -135,7 +157,7 @@ class Door:
             demand = steps.pages_wanted(self.leases, handles, new_tokens, slid)
             if reader is None and not withhold and is_feasible(self.state, demand, RELIEF):
                 raise PromiseBroken(f"fits admits {demand}, but the step refused: {outcome}")
-            return outcome
+            return self._refused(outcome)
         self._take(outcome)
         return StepResult(outcome, self._bytes_moved(outcome.plan))
 
@@ -158,7 +180,7 @@ class Door:
         """A second lease with the same tokens: whole pages shared, the partial page and states copied. Returns its handle."""
         forked = steps.fork(self.state, self.leases, handle, reader=reader)
         if isinstance(forked, Refusal):
-            return forked
+            return self._refused(forked)
         self._take(forked[0])
         return forked[1]
 
