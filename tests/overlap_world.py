@@ -1,7 +1,8 @@
 """Stamped sequences served with several forwards in flight: a forward checks every byte it may read, then writes its own.
 
-A forward is plain torch over its flight's own tables: every visible key carries sequence and position, the state carries
-the count of tokens. Each difference adds to a counter that stays on the device until the end.
+Sequences belong to one of ``depth`` groups, each served by its own micro-batches on its own stream. A forward is plain
+torch over its flight's own tables: every visible key carries sequence and position, the state carries the count of tokens.
+Each difference adds to a counter per stream that stays on the device until the end.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ class OverlapWorld:
             layout, device=device, sequences=2 * batch, context=POSITIONS, chunk=POSITIONS, options=BuildOptions(stream=plans)
         )
         self.overlap = Overlap(self.arena, depth, quarantine=quarantine)
-        self.streams = [torch.cuda.Stream(device) for _ in range(depth)] if cuda else [None]
+        self.streams = [torch.cuda.Stream(device) if cuda else None for _ in range(depth)]
         self.rng = np.random.default_rng(seed)
         self.held: dict[int, list[int]] = {}  # handle -> serial, tokens
-        self.serial = self.turns = self.refused = self.moved = self.released = 0
-        self.wrong = torch.zeros((), dtype=torch.int64, device=device)
+        self.serial = self.turns = self.refused = self.moved = self.waited = self.released = 0
+        self.wrong = torch.zeros(depth, dtype=torch.int64, device=device)
         self._positions = torch.arange(POSITIONS, device=device)
         pinned = torch.zeros((UPLOADS, 3, batch), dtype=torch.int64)
         self._pinned = pinned.pin_memory() if cuda else pinned
@@ -56,15 +57,17 @@ class OverlapWorld:
         self.turns += 1
         if self.rng.random() < 0.2:
             self.moved += self.overlap.compact(int(self.rng.integers(1, self.arena.layout.total_bytes))) > 0
-        gone = [handle for handle, pair in self.held.items() if pair[1] >= POSITIONS - 9 or self.rng.random() < 0.08]
+        gone = [handle for handle, pair in self.held.items() if pair[1] >= POSITIONS - 9 or self.rng.random() < 0.04]
         self.released += len(gone)
         for handle in gone:
             del self.held[handle]
         if len(self.held) < self.batch:
             self.serial = (self.serial + 1) % SERIALS
             self.held[int(self.arena.open(1)[0])] = [self.serial, 0]
-        handles = np.array(sorted(self.held), np.int64)
-        new = np.where(self.rng.random(len(handles)) < 0.2, self.rng.integers(2, 9, len(handles)), 1)
+        group = self.turns % len(self.streams)
+        handles = np.array([h for h, pair in sorted(self.held.items()) if pair[0] % len(self.streams) == group], np.int64)
+        fresh = np.array([self.held[handle][1] == 0 for handle in handles.tolist()], bool)
+        new = np.where(fresh, self.rng.integers(1, POSITIONS // 2, len(handles)), self.rng.integers(1, 5, len(handles)))
         flight = self.overlap.step(handles, new, np.array(gone, np.int64))
         if isinstance(flight, Refusal):  # with nothing in flight either: too many sequences for the memory
             self.refused += 1
@@ -74,12 +77,13 @@ class OverlapWorld:
             return
         assert flight.result is not None and flight.result.outcome is not None
         self.moved += flight.result.bytes_moved > 0
-        facts = np.array([[self.held[handle][0], self.held[handle][1], count] for handle, count in zip(handles, new, strict=True)])
+        self.waited += flight.result.outcome.plan.wait is not None
+        pairs = [self.held[handle] for handle in handles.tolist()]
+        facts = np.array([[*pair, count] for pair, count in zip(pairs, new, strict=True)], np.int64).reshape(-1, 3)
         for handle, count in zip(handles.tolist(), new.tolist(), strict=True):
             self.held[handle][1] += count
-        stream = self.streams[self.turns % len(self.streams)]
         turn = self.turns
-        self.overlap.launch(flight, lambda: self._forward(flight, facts, turn), stream)
+        self.overlap.launch(flight, lambda: self._forward(flight, facts, turn), self.streams[group])
 
     def _forward(self, flight: Flight, facts: np.ndarray, turn: int) -> None:
         """Check what a model would read, then write what it would write. ``facts``: serial, tokens before, new tokens."""
@@ -97,7 +101,7 @@ class OverlapWorld:
                 wrong += self._rows(flight.block_tables[band][:count], views, serials, first, before, new)
             else:
                 wrong += self._states(flight.block_tables[band][:count, 0].long(), views[0], serials, before, new)
-        self.wrong += wrong
+        self.wrong[turn % len(self.streams)] += wrong
 
     def _rows(
         self, table: Tensor, views: list[Tensor], serials: Tensor, first: Tensor, before: Tensor, new: Tensor
@@ -131,4 +135,4 @@ class OverlapWorld:
         self.overlap.drain()
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-        return int(self.wrong)
+        return int(self.wrong.sum())

@@ -37,7 +37,7 @@ def one_thread() -> Iterator[None]:
 
 def world(**more: object) -> OverlapWorld:
     """Short of memory, three steps in flight."""
-    settings = {"total": TOTAL, "batch": 6, "depth": 3} | more
+    settings = {"total": TOTAL, "batch": 9, "depth": 3} | more
     return OverlapWorld(CPU, **settings)  # type: ignore[arg-type]
 
 
@@ -51,7 +51,7 @@ def test_forwards_in_flight_see_only_their_own_bytes() -> None:
     """500 micro-batches, three in flight, each run as late as allowed: no byte differs, though frames move and are reused."""
     busy = world()
     assert busy.run(500) == 0
-    assert busy.moved > 20 and busy.released > 50 and busy.overlap.waits > 0
+    assert busy.moved > 50 and busy.waited > 50 and busy.released > 50
     assert busy.arena.verify() == []
 
 
@@ -73,7 +73,7 @@ def occupancy(state: ArenaState) -> Occupancy:
 
 def test_F17_a_plan_that_moves_what_a_running_step_writes_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every plan made beside a running step passes the hazard checker, and each one that waits is rejected without its wait."""
-    busy = world(batch=5)
+    busy = world()
     arena, commit = busy.arena, busy.arena._commit
     waited: list[bool] = []
 

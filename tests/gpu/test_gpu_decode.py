@@ -178,12 +178,13 @@ SLOW_CYCLES = 200_000  # about 0.1 ms: several plans are made while one forward 
 
 def test_ten_thousand_overlapped_steps_corrupt_no_byte() -> None:
     """Three slow micro-batches in flight on three streams, plans on a fourth, memory short: no forward sees a foreign byte."""
-    busy = OverlapWorld(GPU, total=1 << 16, batch=16, depth=3, cycles=SLOW_CYCLES)
+    busy = OverlapWorld(GPU, total=3 << 14, batch=48, depth=3, cycles=SLOW_CYCLES)
     wrong = busy.run(10_000)
-    print(f"{busy.turns} steps, {busy.moved} with moves, {busy.released} ended, {busy.overlap.waits} host waits, {wrong} wrong")
-    assert wrong == 0 and busy.moved > 1000 and busy.arena.verify() == []
+    print(f"{busy.turns} steps, {busy.moved} with moves, {busy.waited} waited on the stream, {busy.overlap.waits} host waits, "
+          f"{busy.released} sequences ended, {wrong} wrong")  # fmt: skip
+    assert wrong == 0 and busy.moved > 1000 and busy.waited > 1000 and busy.arena.verify() == []
 
 
 def test_without_quarantine_overlapped_steps_corrupt() -> None:
     """The same run planned as if nothing were in flight does corrupt: quarantine is what prevents it."""
-    assert OverlapWorld(GPU, total=1 << 16, batch=16, depth=3, cycles=SLOW_CYCLES, quarantine=False).run(1_000) > 0
+    assert OverlapWorld(GPU, total=3 << 14, batch=48, depth=3, cycles=SLOW_CYCLES, quarantine=False).run(1_000) > 0
