@@ -117,7 +117,7 @@ def same_bits(pair: tuple[Side, Side], batch: int, steps: int) -> bool:
 
 
 def fill(side: Side) -> None:
-    """Numbers of about the size of real keys and values in every byte of the caches; states read them as float32 too."""
+    """Normal bfloat16 numbers in every byte of the caches; a pair of them is a sound float32 number for the states."""
     buffers = [side.pool.buffer] if isinstance(side.pool, Arena) else side.pool.buffers
     for buffer in buffers:
         assert buffer is not None
@@ -164,10 +164,8 @@ def measure(shape: HybridShape, device: torch.device, asked: argparse.Namespace)
     if not same_bits(pair, asked.batch, 20):
         raise SystemExit("arena and static pools give different bits: not timed")
     for side in pair:
-        fill(side)
         side.grow(asked.batch, start, asked.context)
-        for view in side.decode.memory.views["state"].values():
-            view.normal_()
+        fill(side)  # after growing: pages are handed out zeroed, and zeros are no fair load
 
     def sync() -> None:
         if device.type == "cuda":

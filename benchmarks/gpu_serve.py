@@ -363,6 +363,8 @@ def main() -> None:
         best, worst = map(float, shares.split(","))
         chosen[trace] = (best, worst)
     nothing = not (asked.sweep or asked.run or asked.report)
+    if (asked.run or nothing) and not (asked.toy or torch.cuda.is_available()):
+        raise SystemExit("no CUDA GPU here: --toy runs the same code at toy size on the CPU, --sweep needs none")
     for experiment in experiments:
         if asked.sweep or ((asked.run or nothing) and experiment.trace not in chosen):
             rows = sweep(experiment, shape)
@@ -373,8 +375,6 @@ def main() -> None:
                       f"{row.retractions} retractions, memory-bound {row.memory_bound_share:.0%}")  # fmt: skip
             print(experiment.trace, "best and worst static share:", *chosen[experiment.trace], flush=True)
     if asked.run or nothing:
-        if not (asked.toy or torch.cuda.is_available()):
-            raise SystemExit("no CUDA GPU here: --toy runs the same code at toy size on the CPU, --sweep needs none")
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         run(experiments, shape, device, sizes, asked.results, chosen, asked.seconds)
     if asked.report or nothing:
