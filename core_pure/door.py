@@ -212,6 +212,10 @@ class Door:
         """Give the pins back."""
         self._apply(Event("unpin", pages=self._all_pages(handle)))
 
+    def apply(self, event: Event) -> Outcome | Refusal:
+        """Any transition, for callers that keep their own books of pages instead of leases (adapters to other engines)."""
+        return self._apply(event)
+
     def _all_pages(self, handle: int) -> NDArray[np.int64]:
         return np.concatenate(self.pages(handle)).astype(np.int64)
 
