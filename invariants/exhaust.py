@@ -27,10 +27,10 @@ WORLDS = (
     World("three-offgrid", (7, 5, 3), 45, ask_max=1),
     World("three-pins", (7, 5, 3), 38, ask_max=1, pins_max=1),
     World("three-fence", (7, 5, 3), 34, ask_max=1, fences_max=1),
-    World("three-small", (3, 2, 1), 16, ask_max=1),
-    World("three-rising", (2, 3, 5), 36, ask_max=1),
-    World("three-all", (4, 3, 2), 17, ask_max=1, fences_max=1, pins_max=1, steps=True),
-    World("three-caps", (3, 2, 1), 19, ask_max=1, caps=((0, 3), (1, None), (0, 6))),
+    World("three-small", (3, 2, 1), 15, ask_max=1),
+    World("three-rising", (2, 3, 5), 30, ask_max=1),
+    World("three-all", (4, 3, 2), 18, ask_max=1, fences_max=1, pins_max=1),
+    World("three-caps", (3, 2, 1), 20, ask_max=1, caps=((0, 3), (1, None), (0, 6))),
     World("two-floats", (5, 3, 2, 3), 27, ask_max=1),
 )
 LARGE = World("large", (7, 5, 3), 70, ask_max=2, fences_max=2, pins_max=1)

@@ -116,8 +116,10 @@ class Walk:
     def do_withhold(self) -> None:
         gone, demand = self.some_pages(3), self.some_demand()
         expected = self.model.expect_pages(gone)
-        if expected == OUTCOME and not self.model.fits(demand, now=True):  # what is released still counts
-            expected = REFUSAL
+        if expected == OUTCOME:
+            twin = copy.deepcopy(self.model)
+            twin._let_go(set(gone), twin.launched + 1)  # what is withheld still takes its frames
+            expected = OUTCOME if twin.fits(demand, now=True) else REFUSAL
         result = _caught(lambda: advance(self.state, release=np.array(gone), demand=demand, withhold=True))
         if self.judge("withhold", expected, result):
             assert isinstance(result, Outcome)
@@ -164,12 +166,7 @@ class Walk:
     def do_resize(self) -> None:
         capacity = self.state.layout.capacity_bytes
         total = floor_arena(self.rng.randrange(capacity * 2 // 3, capacity + 1))
-        ends = [
-            (frame + 1) * spec.frame_bytes
-            for band, spec in zip(self.model.bands, self.state.layout.bands, strict=True)
-            for frame in [*band.pages.values(), *band.waiting]
-        ]
-        if max(self.state.layout.sink_bytes, *ends, 1) <= total:
+        if total >= self.state.layout.sink_bytes:
             self.resize_to(total)
 
     def resize_to(self, total: int) -> None:
@@ -230,7 +227,6 @@ def test_F25_random_walks_agree(name: str) -> None:
     assert walk.seen["moved"] + walk.seen["waited"] + walk.seen["compacted"] > 5, walk.seen
 
 
-@pytest.mark.xfail(strict=True, reason="relief finds no window when a live frame of an upper band is above the new top")
 def test_a_shrink_moves_what_stands_above_the_new_top() -> None:
     """Whatever fits below the new top is moved there, with its bytes."""
     walk = Walk(LAYOUTS["pair"], seed=4)
