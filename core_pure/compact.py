@@ -71,10 +71,11 @@ def _target(band: Band, low: int, high: int) -> tuple[int, int]:
     """The window that the band should shrink or move into, inside its room [low, high)."""
     held = band.held
     need, lean = band.live + held.count, band.home.lean
-    if lean < 0:  # only the upper edge matters: what is below it, no other band can use
-        return low, max(low + need, held.end)
-    if lean > 0:
-        return min(high - need, held.first), high
+    if lean:  # only the inward edge matters: what is beyond it, no other band can use; quarantine leaves by itself
+        pinned = band.pinned_frames()
+        if lean < 0:
+            return low, max(low + need, int(pinned[-1]) + 1 if len(pinned) else 0)
+        return min(high - need, int(pinned[0]) if len(pinned) else high), high
     below, above = band.low - low, high - band.high
     small = band.live * RECENTRE_SHARE < below + above
     if small and held.end <= held.first and min(below, above) * RECENTRE_SKEW < max(below, above):
@@ -94,7 +95,7 @@ def _moves_into(band: Band, target: tuple[int, int], bytes_left: int | None, fix
     if band.live and len(sources) and not (low < band.high and band.low < high):
         limit = limit if limit == len(sources) else 0  # a float that leaves its span goes whole or not at all
     sources = _farthest(sources, target, limit)
-    return Moves(band, sources, seats(band, target, len(sources))[0])
+    return Moves(band, sources, seats(band, target, len(sources)).frames)
 
 
 def _farthest(sources: Frames, target: tuple[int, int], count: int) -> Frames:
