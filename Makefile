@@ -44,7 +44,9 @@ check: .venv/.dev
 	$(BIN)/lint-imports
 
 bench: .venv/.dev
-	$(BIN)/python -m pytest -q benchmarks $(ARGS)
+	mkdir -p $(OUT)
+	$(BIN)/python -m pytest -q benchmarks/test_cpu.py --benchmark-json=$(OUT)/bench.json $(ARGS)
+	$(BIN)/python -m benchmarks.cpu_report $(OUT)/bench.json
 
 evidence: .venv/.dev
 	$(BIN)/kvarena evidence $(ARGS)
@@ -60,8 +62,7 @@ waste: .venv/.runtime
 
 # Split so that no single command runs longer than ten minutes.
 gpu-all: .venv/.dev
-	$(BIN)/python -m pytest -q -m gpu tests/gpu
-	$(BIN)/python -m pytest -q benchmarks -m gpu $(ARGS)
+	PYTHON=$(BIN)/python benchmarks/gpu_all.sh $(ARGS)
 
 gpu-serve: .venv/.dev
 	$(BIN)/python -m benchmarks.gpu_serve $(ARGS)

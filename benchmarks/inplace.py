@@ -8,7 +8,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from core_pure.band import BLOCK, BLOCK_BITS, FREE
+from core_pure.band import BLOCK_BITS, FREE
+
+BLOCK = 1 << BLOCK_BITS
 
 
 class InPlaceBand:
@@ -16,7 +18,7 @@ class InPlaceBand:
 
     def __init__(self, frames: int) -> None:
         self.frame_of = np.full(frames + 1, -1, np.int32)
-        self.page_of = np.full(frames + 1, FREE, np.int32)
+        self.page_of = np.full(((frames >> BLOCK_BITS) + 1) << BLOCK_BITS, FREE, np.int32)
         self.ids = np.zeros(frames, np.int32)
         self.blocks = np.zeros((frames >> BLOCK_BITS) + 1, np.intp)
         self.live, self.spare, self.fresh, self.high = 0, 0, 1, 1
@@ -32,7 +34,7 @@ class InPlaceBand:
         if recycled:
             ids = np.concatenate((self.ids[self.spare - recycled : self.spare].astype(np.intp), ids))
         own = min(count, holes)
-        frames = self._lowest(own, holes) if own else np.empty(0, np.intp)
+        frames = self._lowest(own) if own else np.empty(0, np.intp)
         if own < count:
             beyond = np.arange(self.high, self.high + count - own)
             self.high += count - own
@@ -46,17 +48,16 @@ class InPlaceBand:
         self.live, self.spare, self.fresh = self.live + count, self.spare - recycled, self.fresh + count - recycled
         return ids
 
-    def _lowest(self, count: int, holes: int) -> NDArray[np.intp]:
-        start = max(1, int((self.blocks > 0).argmax()) << BLOCK_BITS)
-        reach = int(1.25 * count * self.high / holes) + 64
-        found = (self.page_of[start : min(self.high, start + reach)] == FREE).nonzero()[0] + start
-        if len(found) < count:
-            filled = self.blocks.nonzero()[0]
-            filled = filled[: int(np.searchsorted(np.cumsum(self.blocks[filled]), count)) + 1]
-            cells = ((filled[:, None] << BLOCK_BITS) + np.arange(BLOCK)).reshape(-1)
-            cells = cells[(cells >= 1) & (cells < self.high)]
-            found = cells[self.page_of[cells] == FREE]
-        return found[:count]
+    def _lowest(self, count: int) -> NDArray[np.intp]:
+        filled = self.blocks.nonzero()[0]
+        filled = filled[: int(self.blocks[filled].cumsum().searchsorted(count)) + 1]
+        first, last = int(filled[0]), int(filled[-1])
+        if last - first < 2 * len(filled):
+            found = (self.page_of[first << BLOCK_BITS : (last + 1) << BLOCK_BITS] == FREE).nonzero()[0] + (first << BLOCK_BITS)
+        else:
+            hits = (self.page_of.reshape(-1, BLOCK)[filled] == FREE).reshape(-1).nonzero()[0]
+            found = (filled << BLOCK_BITS)[hits >> BLOCK_BITS] + (hits & (BLOCK - 1))
+        return found[int(found.searchsorted(1)) :][:count]
 
     def release(self, pages: NDArray[np.integer]) -> None:
         """Free pages. Raises: KeyError for ids that are out of range, unbound, or named twice."""

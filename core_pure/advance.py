@@ -228,16 +228,16 @@ def _placed_now(state: ArenaState, wanted: Demand) -> _Placed | None:
     for at, pages in enumerate(wanted):
         if pages:
             band = bands[at]
-            frames, own = seats(band, spans[at], pages)
-            bands[at], ids = bind(band, frames, own)
-            bound[at] = _Bound(named(band, ids), frames)
+            seated = seats(band, spans[at], pages)
+            bands[at], ids = bind(band, *seated)
+            bound[at] = _Bound(named(band, ids), seated.frames)
     return _Placed(tuple(bands), bound, ())
 
 
 def _spans_now(state: ArenaState, wanted: Demand) -> Sequence[tuple[int, int]] | None:
     """Where each band may stand when nothing moves; as they stand, when every band's holes are enough."""
-    growing = [at for at, pages in enumerate(wanted) if pages > state.bands[at].holes]
     spans = [(band.low, band.high) for band in state.bands]
+    growing = [at for at, pages in enumerate(wanted) if pages and pages > state.bands[at].holes]
     if not growing:
         return spans
     layout = state.layout
@@ -258,7 +258,7 @@ def relieved(state: ArenaState, wanted: Demand) -> _Placed:
     for at, chosen_window in enumerate(relief_windows(state, wanted)):
         band = bands[at]
         sources = displaced(band, chosen_window)
-        chosen, _ = seats(band, chosen_window, len(sources) + wanted[at])
+        chosen = seats(band, chosen_window, len(sources) + wanted[at]).frames
         if len(chosen) < len(sources) + wanted[at]:
             raise PromiseBroken(f"{band.name}: window {chosen_window} has {len(chosen)} seats for {len(sources)} + {wanted[at]}")
         targets, frames = chosen[: len(sources)], chosen[len(sources) :]
@@ -267,9 +267,13 @@ def relieved(state: ArenaState, wanted: Demand) -> _Placed:
         if len(sources):
             bands[at], moved = reseat(band, sources, targets)
         if len(frames):
-            own = (frames >= bands[at].low) & (frames < bands[at].high)
-            frames = np.concatenate((frames[own], frames[~own]))
-            bands[at], ids = bind(bands[at], frames, int(own.sum()))
+            moved_on = bands[at]
+            inside = (frames >= moved_on.low) & (frames < moved_on.high)
+            frames = np.concatenate((frames[inside], frames[~inside]))
+            low, high = int(frames.min()), int(frames.max()) + 1
+            if moved_on.high:
+                low, high = min(low, moved_on.low), max(high, moved_on.high)
+            bands[at], ids = bind(moved_on, frames, int(inside.sum()), low, high)
         bound[at] = _Bound(named(band, ids), frames, named(band, moved), targets)
     return _Placed(tuple(bands), bound, schedule(moves))
 

@@ -172,15 +172,14 @@ def nearest_holes(band: Band, count: int, *, from_top: bool) -> Frames:
     """
     if count == 0:
         return NO_FRAMES
-    filled = band.blocks.nonzero()[0]
-    if from_top:
-        filled = filled[::-1]
-    if int(band.blocks[filled[0]]) < count:
-        filled = filled[: int(band.blocks[filled].cumsum().searchsorted(count)) + 1]
+    blocks = band.blocks[::-1] if from_top else band.blocks
+    nearest = int((blocks > 0).argmax())
+    if int(blocks[nearest]) >= count:
+        filled = np.array([len(blocks) - 1 - nearest if from_top else nearest])
     else:
-        filled = filled[:1]
-    if from_top:
-        filled = filled[::-1]
+        order = blocks.nonzero()[0]
+        order = order[: int(blocks[order].cumsum().searchsorted(count)) + 1]
+        filled = len(blocks) - 1 - order[::-1] if from_top else order
     found = band.page_of.find_in_blocks(FREE, filled, BLOCK_BITS)
     if int(found[0]) < band.low or int(found[-1]) >= band.high:
         found = found[int(found.searchsorted(band.low)) : int(found.searchsorted(band.high))]
@@ -201,24 +200,21 @@ def next_ids(band: Band, count: int) -> NDArray[np.intp]:
     return np.concatenate((top, np.arange(band.fresh, band.fresh + count - recycled)))
 
 
-def bind(band: Band, frames: Frames, own: int) -> tuple[Band, NDArray[np.intp]]:
+def bind(band: Band, frames: Frames, own: int, low: int, high: int) -> tuple[Band, NDArray[np.intp]]:
     """Hand out one page per frame. The frames are free and distinct; the first ``own`` are holes of the span, in order.
 
-    Returns: the band, and the page indices, intp[n], in the order of ``frames``. Cost: O(n).
+    Args: [low, high) is the span afterwards. Returns: the band, and the page indices, intp[n], in the order of ``frames``.
+    Cost: O(n).
     """
     count = len(frames)
     ids = next_ids(band, count)
     recycled = min(count, band.spare)
-    low, high, blocks = band.low, band.high, band.blocks
+    blocks = band.blocks
     if own:
         first = min(int(frames[0]), int(frames[own - 1])) >> BLOCK_BITS
         taken = np.bincount((frames[:own] >> BLOCK_BITS) - first)
         blocks = blocks.copy()
         blocks[first : first + len(taken)] -= taken
-    if own < count:
-        beyond = frames[own:]
-        lowest, highest = int(np.minimum.reduce(beyond)), int(np.maximum.reduce(beyond)) + 1
-        low, high = (min(low, lowest), max(high, highest)) if band.high else (lowest, highest)
     bound = Band(
         band.home,
         band.frame_of.write(ids, frames, -1),

@@ -11,6 +11,8 @@ same function that places a band when nothing moves.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
@@ -154,24 +156,40 @@ def displaced(band: Band, window: Window) -> Frames:
     return np.concatenate((below, above[::-1])) if len(below) else above[::-1]
 
 
-def seats(band: Band, window: Window, count: int) -> tuple[Frames, int]:
+class Seats(NamedTuple):
+    """Free frames to take: the first ``own`` are holes of the span; [low, high) is the span once all are taken."""
+
+    frames: Frames
+    own: int
+    low: int
+    high: int
+
+
+def seats(band: Band, window: Window, count: int) -> Seats:
     """``count`` free frames of the window: own holes of the span first, then beyond it, nearest first.
 
-    Returns: the frames, and how many of them are own holes. Fewer than ``count`` when the window has no more.
+    Fewer than ``count`` when the window has no more.
     """
     low, high = window
     if low <= band.low and band.high <= high:
         own = nearest_holes(band, min(count, band.holes), from_top=band.home.lean > 0)
     else:
         own = band.page_of.find(FREE, max(low, band.low), min(high, band.high), from_top=band.home.lean > 0)[:count]
-    if len(own) == count:
-        return own, count
+    left = count - len(own)
+    if left == 0:
+        return Seats(own, count, band.low, band.high)
     if band.is_empty:
-        beyond = np.arange(high - 1, low - 1, -1) if band.home.lean > 0 else np.arange(low, high)
-    else:
-        beyond = np.arange(max(low, band.high), high)
-        below = np.arange(min(high, band.low) - 1, low - 1, -1)
-        if len(below):
-            beyond = np.concatenate((beyond, below))
-    beyond = beyond[: count - len(own)]
-    return (np.concatenate((own, beyond)), len(own)) if len(own) else (beyond, 0)
+        left = min(left, high - low)
+        if band.home.lean > 0:
+            return Seats(np.arange(high - 1, high - 1 - left, -1), 0, high - left, high)
+        return Seats(np.arange(low, low + left), 0, low, low + left)
+    above, below = max(low, band.high), min(high, band.low)
+    up = max(0, min(left, high - above))
+    down = max(0, min(left - up, below - low))
+    parts = [own] if len(own) else []
+    if up:
+        parts.append(np.arange(above, above + up))
+    if down:
+        parts.append(np.arange(below - 1, below - 1 - down, -1))
+    frames = parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else own
+    return Seats(frames, len(own), below - down if down else band.low, above + up if up else band.high)
