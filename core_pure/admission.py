@@ -108,7 +108,7 @@ class Advice:
 
 
 def eviction_advice(state: ArenaState, demand: Demand, units: Sequence[Demand]) -> Advice | Refusal:
-    """The units whose eviction lets the demand fit, fewest bytes first, older ones (earlier in the list) among equals.
+    """The units whose eviction lets the demand fit: the fewest bytes, and of units of equal bytes the older (earlier listed).
 
     A unit is a page vector over bands (one tree node frees bytes on several sides); the choice is checked jointly. An empty
     advice when the demand fits as it is; a Refusal, naming nothing to evict, when evicting everything would not help.
@@ -122,7 +122,8 @@ def eviction_advice(state: ArenaState, demand: Demand, units: Sequence[Demand]) 
             groups.setdefault(demand_of(state, unit), []).append(at)
     if is_feasible(state, demand, RELIEF):
         return Advice((), nothing, 0, True)
-    vectors = sorted(groups, key=lambda vector: -sum(n * f for n, f in zip(vector, sizes, strict=True)))
+    # Largest first; of equal ones the youngest first, because the search tries none of a vector before it tries one.
+    vectors = sorted(groups, key=lambda vector: (-sum(n * f for n, f in zip(vector, sizes, strict=True)), -groups[vector][0]))
     search = _Search(state, demand, vectors, [len(groups[v]) for v in vectors], sizes)
     if not search.feasible(search.most):
         return refusal(state, demand, RELIEF, _capped(state, search.pages(search.most)))
