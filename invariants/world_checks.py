@@ -152,6 +152,19 @@ def answer_is_exact(step: Step) -> Iterator[str]:
         yield f"waves: {len(result.plan.waves)} for {len(step.world.frames)} bands"
 
 
+def relief_is_bounded(step: Step) -> Iterator[str]:
+    """No band moves more than the bytes asked, one frame of its own and one frame of every float."""
+    event, result, frames = step.event, step.result, step.world.frames
+    if event.kind not in ("allocate", "advance") or not isinstance(result, Outcome) or not result.plan.waves:
+        return
+    bands = [band for wave in result.plan.waves for band in wave[:, 0].tolist()]
+    asked = sum(pages * size for pages, size in zip(event.demand, frames, strict=True))
+    for band in set(bands):
+        moved, bound = bands.count(band) * frames[band], asked + frames[band] + sum(frames[1:-1])
+        if moved > bound:
+            yield f"bound: band {band} moves {moved} bytes for {asked} asked; the bound is {bound}"
+
+
 def _quarantine(step: Step, chain: brute.BruteChain) -> brute.BruteChain:
     """The chain once the event's pages are released under its reader."""
     bands = []
@@ -309,6 +322,7 @@ def compaction_settles(step: Step) -> Iterator[str]:
 STATE_CHECKS: tuple[StateCheck, ...] = (state_is_sound, verify_is_quiet, capacity_is_obtainable)
 STEP_CHECKS: tuple[StepCheck, ...] = (
     answer_is_exact,
+    relief_is_bounded,
     sets_change_as_named,
     plan_does_the_event,
     misuse_is_named,

@@ -256,6 +256,27 @@ def test_old_values_live_on() -> None:
         walk.finish()
 
 
+@pytest.mark.parametrize("name", ["pair", "F03", "floats"])
+def test_lazy_equals_eager(name: str) -> None:
+    """With or without compacting after each step: the same verdicts, the same pages, the same bytes in each of them."""
+    lazy, eager = Walk(LAYOUTS[name], seed=5), Walk(LAYOUTS[name], seed=5)
+    for _ in range(250):
+        gone = lazy.rng.sample(lazy.bound, min(len(lazy.bound), lazy.rng.randrange(4)))
+        demand = lazy.some_demand()
+        for walk in (lazy, eager):
+            result = advance(walk.state, release=np.array(gone, np.int64), demand=demand)
+            if walk.judge("advance", walk.model.expect_advance(gone, demand), result):
+                assert isinstance(result, Outcome)
+                walk.model.absorb(encode(result.plan), released=gone, pages=result.pages, demand=demand)
+        compaction = compact(eager.state)
+        assert isinstance(compaction, Outcome)
+        eager.state = compaction.state
+        eager.seen["compacted"] += bool(eager.model.absorb(encode(compaction.plan)).waves)
+        assert lazy.model.contents == eager.model.contents
+    assert lazy.seen["advance refusal"] == eager.seen["advance refusal"] > 10
+    assert eager.seen["compacted"] > 10
+
+
 def test_clear_forgets_everything() -> None:
     """Clearing unbinds each live page once, drops pins and quarantine, and gives the first value."""
     walk = Walk(LAYOUTS["pair"], seed=1)

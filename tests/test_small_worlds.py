@@ -109,6 +109,7 @@ PLANTED_STEPS: dict[str, tuple[Callable[[], Step], set[str]]] = {
     "a wave is lost": (lambda: with_plan(relieved(), waves=()), {"optimum", "plan"}),
     "a move goes to the sink's neighbour": (lambda: shifted(relieved(), -3), {"plan"}),
     "a wait too many": (lambda: with_plan(relieved(), wait=1), {"plan", "wait"}),
+    "moves beyond the bound": (lambda: with_plan(bare(), waves=(np.tile([[2, 9, 10]], (20, 1)),)), {"bound", "optimum"}),
     "a row is lost": (lambda: with_plan(bare(), rows=bare_plan().rows[1:]), {"plan"}),
     "a fill is lost": (lambda: with_plan(bare(), fills=bare_plan().fills[1:]), {"plan"}),
     "a fill too many": (lambda: with_plan(bare(), fills=np.vstack([bare_plan().fills] * 2)), {"plan"}),
