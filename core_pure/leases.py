@@ -97,14 +97,14 @@ def flat(starts: NDArray[np.integer], counts: NDArray[np.integer]) -> NDArray[np
 
 def whole_numbers(values: object, what: str) -> NDArray[np.int64]:
     """Values as int64[n]. Raises: LeaseError for floats, text, or an array of another device: nothing is cut to fit."""
-    if type(values) is np.ndarray and values.dtype == np.int64:
+    if type(values) is np.ndarray and values.dtype == np.int64 and values.ndim == 1:
         return values
     try:
         array = np.asarray(values)
     except Exception as error:
         raise LeaseError(f"{what} must be whole numbers in host memory, not {type(values).__name__}") from error
-    if array.dtype.kind not in "iu" and array.size:
-        raise LeaseError(f"{what} must be whole numbers, got {array.dtype}")
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise LeaseError(f"{what} must be one row of whole numbers, got shape {array.shape} of {array.dtype}")
     return array.astype(np.int64, copy=False)
 
 

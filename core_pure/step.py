@@ -202,12 +202,14 @@ def _row_write(width: int, slots: Slots, p: _Pages, pages: Pages) -> RowWrite:
 def write_slots(step: StepOutcome, band: int) -> NDArray[np.int64]:
     """Physical slots of the step's new tokens, request after request, int64[sum of new tokens].
 
-    In a state or encoder band: the first frame of each request, int64[n].
+    In a state or encoder band: the first frame of each request, int64[n]; the sink for one without tokens, whose row may
+    still name the pages of whoever had it before.
     """
     spec, width = step.leases.layout.bands[band], step.leases.widths[band]
     rows = step.leases.rows[band]
     if not spec.grows:
-        return step.state.frames_of(rows.read(step.slots * width)).astype(np.int64)
+        first = np.where(step.after > 0, rows.read(step.slots * width), 0)
+        return step.state.frames_of(first).astype(np.int64)
     counts = step.after - step.before
     single = len(counts) and int(counts.min()) == 1 == int(counts.max())
     slots, tokens = (step.slots, step.before) if single else (np.repeat(step.slots, counts), flat(step.before, counts))
