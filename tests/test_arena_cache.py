@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from tests.cache_tools import Ballast, build_arena, build_model, forward, prompt_of, torch
+from tests.cache_tools import Ballast, build_arena, build_model, forward, prompt_of, skip_unless_latent, torch
 from tests.tiny_models import FAMILIES
 
 # isort: split
@@ -23,9 +23,10 @@ TENSORS = (torch.Tensor, torch.nn.Parameter)
 pytestmark = pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")
 
 
-def side_by_side(model_type, decode_steps):
+def side_by_side(model_type, decode_steps, device="cpu"):
     """Run stock and arena caches in lock-step while ballast comes and goes. Returns: arena, cache, ballast."""
-    model = build_model(model_type)
+    model = build_model(model_type).to(device)
+    skip_unless_latent(model)
     arena = build_arena(model)
     ballast = Ballast(arena, seed=3)
     ballast.settle()

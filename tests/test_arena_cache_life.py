@@ -6,7 +6,7 @@ import pytest
 from core_pure.errors import ContentsLost, LeaseError, LeaseStale
 from core_pure.fits import Refusal
 from models.dry import DryArena
-from tests.cache_tools import Ballast, bands_for, build_arena, build_model, forward, prompt_of, torch
+from tests.cache_tools import Ballast, bands_for, build_arena, build_model, forward, prompt_of, skip_unless_latent, torch
 
 # isort: split
 from transformers import DynamicCache
@@ -74,6 +74,7 @@ def test_F26_window_churn_copies_nothing():
 def test_crop_takes_tokens_back(model_type):
     """After crop(-n) a model with full attention goes on as the stock cache does after the same crop."""
     model = build_model(model_type)
+    skip_unless_latent(model)
     arena = build_arena(model)
     cache, stock = ArenaCache(arena, model.config), DynamicCache(config=model.config)
     for one in (cache, stock):
