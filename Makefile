@@ -19,11 +19,11 @@ help:
 # Two stamps: running needs far fewer packages than testing. They are remade when pins or ranges change.
 .venv/.runtime: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
 .venv/.dev: .venv/.runtime
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,transformers,prometheus]"
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[dev,transformers,prometheus]"
 	touch $@
 
 venv: .venv/.dev

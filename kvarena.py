@@ -147,10 +147,13 @@ def _replay(
     with Display(console(to_stderr=True)) as display:
         runs, partial = replay(setting, policies, lambda: _rig(setting, device, verify, events), verify=verify, display=display)
     shown.print(replay_report.table(runs, replay_report.title(setting)))
-    for line in replay_report.notes(setting, runs, verify=verify, partial=partial):
+    lines = list(replay_report.notes(setting, runs, verify=verify, partial=partial))
+    for line in lines:
         shown.print(line, highlight=False)
     content = replay_report.as_json(setting, runs, partial, {"device": device, "verify": verify})
-    written = [replay_report.write_json(out / "replay.json", content), *replay_report.write_plots(setting, runs, out)]
+    text = replay_report.markdown(setting, runs, lines).encode()
+    written = [replay_report.write_json(out / "replay.json", content), replay_report.write_bytes(out / "replay.md", text)]
+    written += replay_report.write_plots(setting, runs, out)
     if record is not None and events is not None:
         replay_report.write_bytes(record, recording.write(setting.layout, events))
         shown.print(f"recorded {len(events):,} steps to {record}", highlight=False)

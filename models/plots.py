@@ -17,7 +17,13 @@ DOTS_PER_INCH = 120
 HUES = ("#1f77b4", "#d95f02", "#2ca02c", "#9467bd", "#8c564b", "#e377c2")
 PALE = 0.35
 GAP_COLOUR, SINK_COLOUR, QUARANTINE_COLOUR = "#eeeeee", "#777777", "#444444"
-POINTS_MAX = 400  # points of a concurrency line
+# Colour, width and dash of the policies that are not one of a series.
+LINES = {
+    "arena": ("#d62728", 2.4, "solid"),
+    "padded": ("black", 1.3, "dashed"),
+    "static-default": ("black", 1.3, "dotted"),
+}
+POINTS_MAX = 200  # points of a concurrency line
 
 
 def plot_memory(samples: Sequence[Sample], title: str, target: Path) -> list[Path]:
@@ -52,16 +58,25 @@ def plot_memory(samples: Sequence[Sample], title: str, target: Path) -> list[Pat
 def plot_concurrency(runs: Mapping[str, Statistics], title: str, target: Path) -> list[Path]:
     """Running requests over time, one line per policy. Writes target.png and target.svg."""
     figure, axes = _figure(title, "serving time, s", "running requests")
+    shades = _static_shades([name for name in runs if name not in LINES])
     for name, stats in runs.items():
         if not stats.times:
             continue
         pieces = np.array_split(np.arange(len(stats.times)), min(len(stats.times), POINTS_MAX))
         times = [stats.times[piece[-1]] for piece in pieces]
         means = [float(np.mean([stats.running[i] for i in piece])) for piece in pieces]
-        strong = name == "arena"
-        axes.plot(times, means, label=name, linewidth=2.4 if strong else 1.0, zorder=3 if strong else 2)
+        colour, width, dash = LINES.get(name) or (shades[name], 0.9, "solid")
+        axes.plot(times, means, label=name, color=colour, linewidth=width, linestyle=dash, zorder=2 + width)
     axes.set_ylim(bottom=0)
     return _save(figure, axes, target)
+
+
+def _static_shades(names: Sequence[str]) -> dict[str, Any]:
+    """A colour per split, from dark to light in the order of their shares."""
+    from matplotlib import colormaps
+
+    ramp = colormaps["viridis"]
+    return {name: ramp(0.15 + 0.8 * at / max(1, len(names) - 1)) for at, name in enumerate(names)}
 
 
 def _figure(title: str, across: str, up: str) -> tuple[Any, Any]:

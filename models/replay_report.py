@@ -30,33 +30,43 @@ def table(runs: Sequence[Run], title: str) -> Table:
     for name in COLUMNS:
         shown.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True)
     for run in runs:
-        row = run.summary
-        if row is None:
-            shown.add_row(run.policy, "cannot be built")
-            continue
-        refused = ", ".join(f"{count} {reason}" for reason, count in row.refusals.items()) or "0"
-        shown.add_row(
-            row.policy + (" (partial)" if row.partial else ""),
-            f"{row.completed}/{row.requests}",
-            f"{row.tokens:,}",
-            f"{row.time:.1f}",
-            f"{row.tokens_per_second:.0f}",
-            f"{row.concurrency_mean:.1f}",
-            str(row.concurrency_peak),
-            str(row.retractions),
-            refused,
-            f"{row.memory_bound_share:.0%}",
-            f"{row.live_share:.1%}",
-            f"{row.hole_share:.1%}",
-            f"{row.gap_share:.1%}",
-            f"{row.moved_bytes_per_token:,.0f}",
-            f"{row.wait_p50:.1f}",
-            f"{row.wait_p99:.1f}",
-            f"{row.wall:.1f}",
-            f"{row.peak_process_bytes / MIB:.0f}",
-            style="bold" if row.policy == ARENA else None,
-        )
+        shown.add_row(*_cells(run), style="bold" if run.policy == ARENA else None)
     return shown
+
+
+def markdown(setting: Setting, runs: Sequence[Run], lines: Sequence[str]) -> str:
+    """The table and the notes under it, as Markdown."""
+    rows = [f"| {' | '.join(COLUMNS)} |", "|---|" + "---:|" * (len(COLUMNS) - 1)]
+    rows += [f"| {' | '.join(_cells(run))} |" for run in runs]
+    return "\n".join([title(setting), "", *rows, "", *(f"* {line}" for line in lines), ""])
+
+
+def _cells(run: Run) -> tuple[str, ...]:
+    """One policy's row."""
+    row = run.summary
+    if row is None:
+        return (run.policy, "cannot be built", *[""] * (len(COLUMNS) - 2))
+    refused = ", ".join(f"{count} {reason}" for reason, count in row.refusals.items()) or "0"
+    return (
+        row.policy + (" (partial)" if row.partial else ""),
+        f"{row.completed}/{row.requests}",
+        f"{row.tokens:,}",
+        f"{row.time:.1f}",
+        f"{row.tokens_per_second:.0f}",
+        f"{row.concurrency_mean:.1f}",
+        str(row.concurrency_peak),
+        str(row.retractions),
+        refused,
+        f"{row.memory_bound_share:.0%}",
+        f"{row.live_share:.1%}",
+        f"{row.hole_share:.1%}",
+        f"{row.gap_share:.1%}",
+        f"{row.moved_bytes_per_token:,.0f}",
+        f"{row.wait_p50:.1f}",
+        f"{row.wait_p99:.1f}",
+        f"{row.wall:.1f}",
+        f"{row.peak_process_bytes / MIB:.0f}",
+    )
 
 
 def sized(size: int) -> str:
