@@ -48,13 +48,17 @@ class ArenaState:
         return self.frames_of(np.arange(self.layout.ids_total))
 
 
+def _same_ids(pages: tuple[Pages, ...]) -> tuple[bytes, ...]:
+    return tuple(ids.tobytes() for ids in pages)
+
+
 @frozen
 class Outcome:
     """What a transition gives: the state after, the effects that lead there, and new page ids per band (byte order)."""
 
     state: ArenaState
     plan: Plan
-    pages: tuple[Pages, ...] = ()
+    pages: tuple[Pages, ...] = field(default=(), eq=_same_ids)
 
 
 def initial(layout: Layout) -> ArenaState:

@@ -45,7 +45,7 @@ Counts = NDArray[np.int64]
 NO_CELLS: NDArray[np.intp] = np.empty(0, np.intp)
 
 
-@frozen
+@frozen(eq=False)
 class StepOutcome:
     """What a step gives. slots, before, after: per request of the step, its row and its tokens before and after.
 
