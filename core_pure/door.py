@@ -109,7 +109,7 @@ class Door:
 
     @property
     def value(self) -> Serving:
-        """The current value. Keep it to come back to (``restore``); it costs the differences since."""
+        """The current value. Kept, it stays as it is; it costs the differences since."""
         return self._value
 
     @property
