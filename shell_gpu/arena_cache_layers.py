@@ -31,21 +31,27 @@ class _Whole:
     """What a single layer cannot do, because all layers share the lease's pages."""
 
     def reset(self) -> NoReturn:
+        """Refused: the cache resets all layers at once."""
         raise CacheError("reset the cache, not one of its layers: all layers share the lease's pages")
 
     def reorder_cache(self, beam_idx: Tensor) -> NoReturn:
+        """Refused: the cache reorders all layers at once."""
         raise CacheError("reorder the cache, not one of its layers: all layers share the lease's pages")
 
     def crop(self, tokens_to_remove: int) -> NoReturn:
+        """Refused: the cache crops all layers at once."""
         raise CacheError("crop the cache, not one of its layers: all layers share the lease's pages")
 
     def batch_repeat_interleave(self, repeats: int) -> NoReturn:
+        """Refused: the cache repeats all layers at once."""
         raise CacheError("repeat the cache, not one of its layers: all layers share the lease's pages")
 
     def batch_select_indices(self, indices: Tensor) -> NoReturn:
+        """Refused: the cache selects in all layers at once."""
         raise CacheError("select from the cache, not from one of its layers: all layers share the lease's pages")
 
     def offload(self) -> NoReturn:
+        """Refused: the arena has no second tier."""
         raise CacheError("an arena does not spill to host memory; build it with the bytes that are there")
 
     def prefetch(self) -> None:
@@ -55,6 +61,7 @@ class _Whole:
         """The arena was initialised when it was built."""
 
     def activate_past_recording(self) -> NoReturn:
+        """Refused: no past is kept."""
         raise NotRewindable("an arena cache keeps no past beyond what the next token needs; fork() it before drafting instead")
 
 
@@ -336,9 +343,11 @@ class NothingLayer(_Whole, LinearAttentionCacheLayerMixin):  # type: ignore[misc
         self.index = index
 
     def update_conv_state(self, conv_states: Tensor, state_idx: int = 0, **kwargs: Any) -> NoReturn:
+        """Refused: nothing was laid out for it."""
         raise UnsupportedCache(f"layer {self.index} gives a conv state; by its configuration it caches nothing")
 
     def update_recurrent_state(self, recurrent_states: Tensor, state_idx: int = 0, **kwargs: Any) -> NoReturn:
+        """Refused: nothing was laid out for it."""
         raise UnsupportedCache(f"layer {self.index} gives a recurrent state; by its configuration it caches nothing")
 
     def get_max_length(self) -> int:
