@@ -26,6 +26,9 @@ def test_a_prompt_longer_than_a_step_is_taken_in_steps_or_not_at_all():
         others = []
         while not isinstance(arena.step(handle := arena.open(1), np.array([16])), Refusal):
             others.append(int(handle[0]))
+        for other in others:
+            for _ in range(20):
+                arena.step(np.array([other]), np.array([4]))
         before = [pages.tolist() for pages in arena.pages(int(cache.handles[0]))]
         assert isinstance(cache.extend(30), Refusal)
         assert cache.lease.tokens == 62
