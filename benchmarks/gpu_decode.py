@@ -32,6 +32,8 @@ from shell_gpu.decode.shape import SEVEN_B, TOY, HybridShape
 from shell_gpu.tables import StepSizes
 
 GIB = 2**30
+GROW_TOKENS = 512
+"""Tokens a sequence is given at once before timing; a window slides in between, as it would in a server."""
 LIMIT = 1.005
 """Budget: the arena's step takes at most this much of the static pools' (DESIGN.md §7)."""
 
@@ -143,7 +145,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--gib", type=float, default=16.0)
+    parser.add_argument("--gib", type=float, default=24.0)
     parser.add_argument("--toy", action="store_true", help="toy size, any device")
     asked = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -164,7 +166,7 @@ def measure(shape: HybridShape, device: torch.device, asked: argparse.Namespace)
     if not same_bits(pair, asked.batch, 20):
         raise SystemExit("arena and static pools give different bits: not timed")
     for side in pair:
-        side.grow(asked.batch, start, asked.context)
+        side.grow(asked.batch, start, GROW_TOKENS)
         fill(side)  # after growing: pages are handed out zeroed, and zeros are no fair load
 
     def sync() -> None:
@@ -209,7 +211,6 @@ def graph_only(side: Side, steps: int, sync: Callable[[], None]) -> float:
         side.decode.replay(lanes)
     sync()
     return (time.perf_counter() - begun) / steps
-
 
 
 if __name__ == "__main__":

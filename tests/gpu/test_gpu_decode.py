@@ -97,7 +97,7 @@ def test_F41_captured_steps_over_moving_memory_compile_allocate_and_wait_for_not
 
 def paged(slots: int, heads: int, dim: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Views full of noise, NaN in the sink, and a table of scattered frames."""
-    columns = 1040 // slots
+    columns = -(-1040 // slots)
     keys, values = (torch.randn(3 * columns + 1, slots, heads, dim, device=GPU).to(dtype) for _ in range(2))
     keys.view(torch.uint8)[0], values.view(torch.uint8)[0] = 0xFF, 0xFF
     return keys, values, (torch.randperm(3 * columns, device=GPU) + 1).view(3, columns).int()
