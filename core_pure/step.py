@@ -257,9 +257,12 @@ def trim(
     """Shrink leases to ``tokens`` each (rejected drafts, aborted prefill); pages past the end go. States stay as they are.
 
     A lease trimmed to 0 tokens holds nothing, no state either, and starts afresh.
-    Raises: LeaseError for more tokens than held, or fewer than the window that has slid out allows; LeaseStale.
+    Raises: LeaseError for more tokens than held, fewer than the window that has slid out allows, an end inside a page with
+    another holder (its next token would be written over that holder's), or a lease named twice; LeaseStale.
     """
     slots, facts = slots_of(leases, handles)
+    if len(np.unique(slots)) < len(slots):
+        raise LeaseError("a lease is named twice in one trim")
     left = whole_numbers(tokens, "tokens to keep")
     if left.shape != facts[:, TOKENS].shape or (left > facts[:, TOKENS]).any() or (left < 0).any():
         raise LeaseError(f"trim to {left.tolist()[:4]} tokens; the leases hold {facts[:, TOKENS].tolist()[:4]}")
@@ -273,6 +276,8 @@ def trim(
         if spec.grows and ((left > 0) & (keep < begin)).any():
             raise LeaseError(f"{spec.name}: the pages before token {left.tolist()[:4]} belong to another lease")
         keep = np.where(left > 0, np.maximum(keep, begin), begin)
+        if spec.grows and leases.shared:
+            _check_last_page(leases, band, slots, left, begin, keep)
         freed.append(pages_held(leases, band, slots, keep, end))
         cells = flat(slots * leases.widths[band] + keep, end - keep)
         writes.append(RowWrite(cells, np.zeros(len(cells), np.int32)))
@@ -285,6 +290,17 @@ def trim(
     assert isinstance(outcome, Outcome)
     held = with_rows(evolve(held, facts=held.facts.write(slots, after)), tuple(writes))
     return StepOutcome(outcome.state, held, outcome.plan, outcome.pages, tuple(writes), slots, left, left, event)
+
+
+def _check_last_page(leases: Leases, band: int, slots: Slots, left: Counts, begin: Counts, keep: Counts) -> None:
+    """Raise LeaseError where ``left`` tokens end inside a page that another lease holds too."""
+    spec = leases.layout.bands[band]
+    partial = (left % spec.slots_per_page > 0) & (keep > begin)
+    last = leases.rows[band].read((slots * leases.widths[band] + keep - 1)[partial])
+    shared = leases.holders.read(last.astype(np.intp)) > 0
+    if shared.any():
+        tokens = int(left[partial][shared.argmax()])
+        raise LeaseError(f"{spec.name}: {tokens} tokens end inside a page that another lease holds; trim to a page end, or to 0")
 
 
 def fork(

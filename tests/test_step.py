@@ -170,10 +170,13 @@ class Served:
 
 
 def shrink_limit(served: Served, handle: int) -> int:
-    """The fewest tokens above 0 that a trim can leave: what the window still held allows."""
-    tokens = served.tokens[handle]
+    """The fewest tokens above 0 that a trim can leave: what the window still held allows, and no end in a shared page."""
+    tokens, holders = served.tokens[handle], served.leases.holders
     for left in range(1, tokens + 1):
         pages = served.pages[handle]
+        last = [(at, left // spec.slots_per_page) for at, spec in enumerate(served.layout.bands) if left % spec.slots_per_page]
+        if any(holders.item(pages[at].get(page, 0)) for at, page in last):
+            continue
         if all(served.visible_pages(at, left) <= pages[at].keys() for at, spec in enumerate(served.layout.bands) if spec.grows):
             return left
     return tokens
