@@ -1,0 +1,391 @@
+"""The core and the reference side by side: every event given to both, every claim about the transition checked.
+
+One ``Checked`` is one arena. ``step`` gives an event to the core, compares its verdict with what the reference expects, lets the
+reference carry out the encoded plan on real bytes, and yields each broken claim. Random walks, stateful machines, mutants and
+campaigns all drive this one checker; the ids are those of ``catalogue``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from attrs import define, evolve, field
+
+from core_pure.admission import AdmissionBudget, fits_empty, request_pages
+from core_pure.advance import allocate
+from core_pure.errors import ArenaError
+from core_pure.event import Event, apply, content_digest
+from core_pure.fits import NOW, RELIEF, Refusal, fits, obtainable
+from core_pure.layout import Layout
+from core_pure.state import ArenaState, Outcome, initial
+from core_pure.verify import Violation, verify
+
+from . import brute
+from .brute import BruteBand, BruteChain
+from .plain import violations
+from .reference import OUTCOME, REFUSAL, Reference
+
+CAPACITY_EVERY, ADMISSION_EVERY, VERIFY_EVERY, FIGURES_EVERY = 8, 16, 8, 5
+"""Claims that need many questions are asked in one transition of so many; everything else in each."""
+
+HAZARDS = ("encoding", "number", "wait", "source", "target", "row", "fill")
+SAYINGS = (
+    ("lost its bytes", "BYTE-1"),
+    ("changed under its reader", "BYTE-1"),
+    ("the sink was written", "SINK-2"),
+    ("handed out dirty", "BYTE-2"),
+    ("is no copy", "BYTE-1"),
+    ("is in use", "PLAN-1"),
+    ("table differs", "PLAN-2"),
+    ("bytes moved", "LIMIT-1"),
+)
+
+
+def claim_of(text: str) -> str:
+    """The claim that a sentence of the reference or the interpreter is about."""
+    if text.split(":", 1)[0] in HAZARDS:
+        return "PLAN-1"
+    return next((claim for words, claim in SAYINGS if words in text), "SETS-1")
+
+
+@define
+class Checked:
+    """state: the core's. model: the reference's. steps: transitions checked. content: digest of ``state``'s contents."""
+
+    state: ArenaState
+    model: Reference
+    content: bytes
+    steps: int = 0
+    result: Outcome | Refusal | ArenaError | None = field(default=None)
+    moved: int = 0  # frames moved by the last step
+
+    @classmethod
+    def of(cls, layout: Layout) -> Checked:
+        """An empty arena."""
+        state = initial(layout)
+        return cls(state, Reference(layout), content_digest(state))
+
+    def step(self, event: Event) -> Iterator[Violation]:
+        """Give one event to both. Stops at the first stage that finds something; then core and reference differ."""
+        self.steps += 1
+        self.moved = 0
+        expected = expectation(self.model, event)
+        try:
+            self.result = apply(self.state, event)
+        except ArenaError as error:
+            self.result = error
+        except Exception as error:
+            self.result = None
+            yield Violation("MISUSE-1", f"{event.kind} crashed: {error!r}")
+            return
+        found = [*self._verdict(event, expected), *self._inputs(event)]
+        if not found:
+            found = list(self._settle(event))
+        yield from found
+
+    # --- stages --------------------------------------------------------------------------------------------------------
+
+    def _verdict(self, event: Event, expected: frozenset[str]) -> Iterator[Violation]:
+        names = {Outcome: "outcome", Refusal: "refusal"}
+        said = names.get(type(self.result), type(self.result).__name__)
+        if said not in expected:
+            claim = "FIT-1" if {said, *expected} <= {*OUTCOME, *REFUSAL} or said == "PromiseBroken" else "MISUSE-1"
+            yield Violation(claim, f"{event.kind} {_short(event)}: said {said} ({self.result}), expected {sorted(expected)}")
+
+    def _inputs(self, event: Event) -> Iterator[Violation]:
+        if content_digest(self.state) != self.content:
+            yield Violation("INPUT-1", f"{event.kind} {_short(event)} changed the value that it was given")
+
+    def _settle(self, event: Event) -> Iterator[Violation]:
+        if isinstance(self.result, Refusal):
+            yield from refusal_is_true(self.model, event, self.result, self.steps)
+        if not isinstance(self.result, Outcome):
+            return
+        outcome = self.result
+        self.moved = outcome.plan.moves
+        yield from relief_is_optimal(self.model, event, outcome)
+        try:
+            absorb(self.model, event, self.state, outcome)
+        except AssertionError as error:
+            yield Violation(claim_of(str(error)), f"{event.kind} {_short(event)}: {error}")
+            return
+        self.state, self.content = outcome.state, content_digest(outcome.state)
+        yield from violations(self.state)
+        yield from agreement(self.model, self.state)
+        if self.steps % VERIFY_EVERY == 0:
+            yield from verify(self.state)
+        if self.steps % CAPACITY_EVERY == 0:
+            yield from capacity_is_obtainable(self.state, self.model, self.steps // CAPACITY_EVERY)
+        if self.steps % ADMISSION_EVERY == 0:
+            yield from prefix_is_allocatable(self.state, self.steps)
+
+
+def _short(event: Event) -> str:
+    parts = {"demand": event.demand, "pages": tuple(event.pages.tolist()), "reader": event.reader, "number": event.number}
+    return ", ".join(f"{name} {value}" for name, value in parts.items() if value not in ((), None))
+
+
+# --- what is expected --------------------------------------------------------------------------------------------------
+
+
+def expectation(model: Reference, event: Event) -> frozenset[str]:
+    """The verdicts that are right for an event, from the reference alone."""
+    pages, reader = event.pages.tolist(), event.reader
+    match event.kind:
+        case "allocate" | "release" | "advance":
+            demand = event.demand or (0,) * len(model.bands)
+            if event.flag:
+                misuse = model.expect_pages(pages)
+                waiting = dict.fromkeys(pages, model.launched + 1)
+                return misuse if misuse != OUTCOME else _withheld(model, demand, waiting)
+            return model.expect_advance(pages, demand, reader=reader)
+        case "compact":
+            late = reader is not None and not 0 <= reader <= model.launched
+            return frozenset({"FenceError"}) if late else OUTCOME
+        case "pin" | "unpin":
+            return model.expect_pages(pages, to=event.kind) - {"DuplicatePage"} or OUTCOME
+        case "retire":
+            return OUTCOME if 0 <= (event.number or 0) <= model.launched else frozenset({"FenceError"})
+        case "resize":
+            return _resized(model, event.number or 0)
+        case _:
+            return OUTCOME
+
+
+def _withheld(model: Reference, demand: tuple[int, ...], waiting: dict[int, int]) -> frozenset[str]:
+    """Released pages stay where they are until the commit, and nothing moves: does the demand fit now?"""
+    if not any(demand):
+        return OUTCOME
+    for band, wanted, spec in zip(model.bands, demand, model.layout.bands, strict=True):
+        most = getattr(spec, "pages_max", None)
+        left = sum(1 for page in band.pages if page not in waiting)
+        if wanted and most is not None and left + wanted > most:
+            return REFUSAL
+    free = brute.feasible(chain_of(model, demand, capped=False), brute.NOW)
+    return OUTCOME if free else REFUSAL
+
+
+def _resized(model: Reference, number: int) -> frozenset[str]:
+    layout = model.layout
+    total = number // 4096 * 4096
+    if not layout.sink_bytes <= total <= layout.capacity_bytes:  # type: ignore[attr-defined]
+        return frozenset({"LayoutError"})
+    chain = evolve(chain_of(model, (0,) * len(model.bands)), total_bytes=total)
+    return OUTCOME if brute.feasible(chain, brute.RELIEF) else REFUSAL
+
+
+def chain_of(
+    model: Reference, demand: tuple[int, ...], released: tuple[int, ...] = (), reader: int | None = None, *, capped: bool = True
+) -> BruteChain:
+    """The reference's sets as a brute-force question; released pages are gone, or wait for ``reader``."""
+    bands = []
+    for index, (band, spec) in enumerate(zip(model.bands, model.layout.bands, strict=True)):
+        pages = {page: frame for page, frame in band.pages.items() if page not in released}
+        fences: dict[int, frozenset[int]] = {}
+        for frame, fence in band.waiting.items():
+            fences[fence] = fences.get(fence, frozenset()) | {frame}
+        if reader is not None:
+            freed = frozenset(frame for page, frame in band.pages.items() if page in released)
+            fences[reader] = fences.get(reader, frozenset()) | freed
+        bands.append(
+            BruteBand(
+                frame_bytes=spec.frame_bytes,
+                live=frozenset(pages.values()),
+                quarantined=fences,
+                pinned=frozenset(frame for page, frame in pages.items() if band.pins[page]),
+                ask=demand[index],
+                pages_min=getattr(spec, "pages_min", 0),
+                pages_max=getattr(spec, "pages_max", None) if capped else None,
+            )
+        )
+    return BruteChain(tuple(bands), model.layout.total_bytes, model.layout.sink_bytes)
+
+
+# --- claims about one transition ---------------------------------------------------------------------------------------
+
+
+def relief_is_optimal(model: Reference, event: Event, outcome: Outcome) -> Iterator[Violation]:
+    """RELIEF-1: bytes moved = the least over all windows; WAIT-1: a reader is waited for only when nothing fits now."""
+    if event.kind not in ("allocate", "advance", "release", "resize"):
+        return
+    plan = outcome.plan
+    moved = sum(model.layout.bands[band].frame_bytes for wave in plan.waves for band in wave[:, 0].tolist())
+    most = max(1, len(model.bands) - (event.kind != "resize"))  # only under a falling top does the last band move down
+    if len(plan.waves) > most:
+        yield Violation("RELIEF-1", f"{len(plan.waves)} waves > {most} for {len(model.bands)} bands")
+    demand, released = event.demand or (0,) * len(model.bands), tuple(event.pages.tolist())
+    if event.reader is not None and any(demand):
+        leaving = chain_of(model, demand, released, event.reader)
+        wait = None if brute.feasible(leaving, brute.NOW) else event.reader
+        least = 0 if wait is None else brute.optimum_bytes(leaving, brute.after(event.reader))
+        if plan.wait != wait:
+            yield Violation("WAIT-1", f"waits for {plan.wait}, needed is {wait}")
+    elif moved:
+        chain = chain_of(model, demand, released)
+        if event.kind == "resize":
+            chain = evolve(chain, total_bytes=outcome.state.layout.total_bytes)
+        least = brute.optimum_bytes(chain)
+    else:
+        least = 0
+    if moved != least:
+        yield Violation("RELIEF-1", f"moved {moved} bytes != {least}, the least that makes {demand} fit")
+
+
+def absorb(model: Reference, event: Event, before: ArenaState, outcome: Outcome) -> None:
+    """Let the reference carry the plan out. Raises: AssertionError where a byte, a row or a hazard is wrong."""
+    plan, pages = outcome.plan, event.pages.tolist()
+    match event.kind:
+        case "allocate" | "release" | "advance":
+            reader = model.launched + 1 if event.flag else event.reader
+            demand = event.demand or (0,) * len(model.bands)
+            model.absorb(plan.words.tolist(), released=pages, pages=outcome.pages or None, demand=demand, reader=reader)
+        case "compact":
+            _absorb_compact(model, event, outcome)
+        case "pin" | "unpin":
+            model.pin(pages, 1 if event.kind == "pin" else -1)
+        case "launch":
+            model.launched += 1
+        case "retire":
+            model.retire(event.number or 0)
+        case "resize":
+            model.absorb(plan.words.tolist())
+            assert outcome.state.layout.total_bytes == (event.number or 0) // 4096 * 4096, "the resize did not take effect"
+            model.layout = outcome.state.layout
+            model.check()
+        case "clear":
+            _absorb_clear(model, outcome)
+            model.retired = model.launched
+    if event.kind in ("pin", "unpin", "launch", "retire"):
+        assert plan.is_empty, f"row: {event.kind} gives a plan with effects: {plan}"
+
+
+def _absorb_clear(model: Reference, outcome: Outcome) -> None:
+    live = sorted(page for band in model.bands for page in band.pages)
+    rows = sorted(map(tuple, outcome.plan.rows.tolist()))
+    assert rows == [(page, -1) for page in live], f"row: clear unbinds {rows}, live are {live}"
+    fresh = Reference(model.layout)
+    model.bands, model.contents, model.left_to_read = fresh.bands, {}, {}
+    model.buffer, model.table = bytearray(model.buffer[:0] + b"\xa5" * len(model.buffer)), fresh.table
+
+
+def _absorb_compact(model: Reference, event: Event, outcome: Outcome) -> None:
+    """Without ``written`` the plan waits for the reader; with it, vacated frames wait and the written pages stay."""
+    plan, pages, hold = outcome.plan, event.pages.tolist(), event.reader if event.flag else None
+    moving = bool(plan.waves)
+    wanted = event.reader if moving and not event.flag else None
+    assert plan.wait == wanted, f"wait: compact beside reader {event.reader} waits for {plan.wait}, needed is {wanted}"
+    left = {
+        (int(band), int(source)): bytes(model._read(int(band), int(source)))
+        for wave in plan.waves
+        for band, source, _ in wave.tolist()
+    }
+    if event.flag:
+        stay = {(at, band.pages[page]) for at, band in enumerate(model.bands) for page in pages if page in band.pages}
+        assert not stay & left.keys(), f"source: compact moves {stay & left.keys()}, which the reader writes"
+    model.absorb(evolve(plan, wait=None).words.tolist(), bytes_limit=event.number)
+    if hold is not None:
+        for (band, source), content in left.items():
+            model.bands[band].waiting[source] = hold
+            model.left_to_read[band, source] = content
+        model.check()
+
+
+def agreement(model: Reference, state: ArenaState) -> Iterator[Violation]:
+    """SETS-1: pages, quarantine, pins and fences of the core are those of the reference; PLAN-2: so is the table."""
+    pages, waiting, pins = [], [], []
+    for band in state.bands:
+        base = band.home.id_base
+        pages.append({base + i: frame for i, frame in enumerate(band.frame_of.copy().tolist()) if frame > 0})
+        waiting.append({int(frame): batch.fence for batch in band.held.batches for frame in batch.frames})
+        pins.append({base + index: count for index, count in band.held.pins.items()})
+    yield from (Violation("SETS-1", text) for text in model.differences(pages, waiting, pins))
+    if (state.launched, state.retired) != (model.launched, model.retired):
+        fences = (model.launched, model.retired)
+        yield Violation("SETS-1", f"(launched, retired) {(state.launched, state.retired)} != {fences}")
+    if state.table().tolist() != list(model.table):
+        yield Violation("PLAN-2", f"table {state.table().tolist()} != replayed {list(model.table)}")
+
+
+def refusal_is_true(model: Reference, event: Event, refusal: Refusal, turn: int) -> Iterator[Violation]:
+    """REFUSE-1: what a refusal says can be had is what a packing exists for, and one page more is not; its fence helps."""
+    if event.kind not in ("allocate", "advance") or len(event.pages) or event.flag:
+        return
+    demand, joint = event.demand, tuple(band.joint for band in refusal.bands)
+    if [band.wanted for band in refusal.bands] != list(demand):
+        yield Violation("REFUSE-1", f"says {[band.wanted for band in refusal.bands]} were wanted, {demand} were")
+    fences = sorted({fence for band in model.bands for fence in band.waiting.values()})
+    helping = [k for k in fences if model.fits(demand, fence=k)]
+    if refusal.fence != (helping[0] if helping else None):
+        yield Violation("REFUSE-1", f"names fence {refusal.fence}; the first that helps is {helping[:1]}")
+    most = max(joint)
+    more = tuple(min(pages, most + 1) for pages in demand)
+    if any(have > want for have, want in zip(joint, demand, strict=True)) or (refusal.mode == RELIEF and not model.fits(joint)):
+        yield Violation("REFUSE-1", f"{joint} jointly, which cannot be had (wanted {demand})")
+    elif refusal.mode == RELIEF and more != joint and model.fits(more):
+        yield Violation("REFUSE-1", f"only {joint} jointly, but {more} fits")
+    if turn % FIGURES_EVERY:
+        return
+    for index, band in enumerate(refusal.bands):
+        for name, said, now, fence in (("now", band.now, True, -1), ("after relief", band.after_relief, False, -1),
+                                       ("after waiting", band.after_fence, False, model.launched)):  # fmt: skip
+            yield from _most(model, index, said, f"REFUSE-1 {name}", now, fence)
+
+
+def _most(model: Reference, index: int, said: int, what: str, now: bool, fence: int) -> Iterator[Violation]:
+    """``said`` pages of one band fit, and one more does not."""
+    claim, name = what.split(" ", 1)
+
+    def holds(pages: int) -> bool:
+        demand = tuple(pages if at == index else 0 for at in range(len(model.bands)))
+        return model.fits(demand, now=now, fence=fence)
+
+    if said and not holds(said):
+        yield Violation(claim, f"{said} pages of band {index} {name}, which no packing has")
+    if holds(said + 1):
+        yield Violation(claim, f"only {said} pages of band {index} {name}, but {said + 1} fit")
+
+
+def _refused(state: ArenaState, demand: tuple[int, ...]) -> bool:
+    """Whether an allocation is refused; one that breaks its promise is."""
+    try:
+        return isinstance(allocate(state, demand), Refusal)
+    except ArenaError:
+        return True
+
+
+def capacity_is_obtainable(state: ArenaState, model: Reference, turn: int) -> Iterator[Violation]:
+    """CAP-1: the capacity reported for a band is what an allocation gets, and one more is refused."""
+    index = turn % len(state.bands)
+    for mode in (NOW, RELIEF):
+        said = obtainable(state, index, mode)
+        yield from _most(model, index, said, f"CAP-1 {mode}", mode == NOW, -1)
+    demand = tuple(said if at == index else 0 for at in range(len(state.bands)))
+    if said and _refused(state, demand):
+        yield Violation("CAP-1", f"{said} pages of band {index} reported, but the allocation is refused")
+
+
+def prefix_is_allocatable(state: ArenaState, turn: int) -> Iterator[Violation]:
+    """ADMIT-1: what an admission budget accepted, request by request, is allocated together; PROGRESS-1 on empty arenas."""
+    turn //= ADMISSION_EVERY
+    budget, total = AdmissionBudget.of(state, 4), (0,) * len(state.bands)
+    for tokens in (1 + turn % 3, 2, 1 + turn % 5, 1):
+        folded = budget.fold(tokens, turn % 2)
+        if not isinstance(folded, Refusal):
+            budget, asked = folded, request_pages(state.layout, tokens + turn % 2, 4)
+            total = tuple(a + b for a, b in zip(total, asked, strict=True))
+    if budget.taken != total:
+        yield Violation("ADMIT-1", f"the requests accepted take {total} pages, the budget says {budget.taken}")
+    if _refused(state, budget.taken):
+        yield Violation("ADMIT-1", f"the accepted prefix {budget.taken} is refused together")
+    demand = tuple((turn * (7 + 4 * at) >> at) % (most + 2) for at, most in enumerate(state.layout.frames_max))
+    demand = tuple(pages if at == turn % len(demand) else pages // 4 for at, pages in enumerate(demand))
+    empty = initial(state.layout)
+    alone, served = fits_empty(state.layout, demand), not _refused(empty, demand)
+    if alone != served or alone != (not isinstance(fits(empty, demand), Refusal)):
+        yield Violation("PROGRESS-1", f"{demand} alone in the empty arena: fits_empty {alone} != served {served}")
+
+
+def pages_of(values: list[int]) -> np.ndarray:
+    """Page ids as an event holds them."""
+    return np.array(values, np.int64)
