@@ -23,11 +23,13 @@ LINES = {
     "padded": ("black", 1.3, "dashed"),
     "static-default": ("black", 1.3, "dotted"),
 }
+MOMENTS_MAX = 600  # moments of a memory map
 POINTS_MAX = 200  # points of a concurrency line
 
 
 def plot_memory(samples: Sequence[Sample], title: str, target: Path) -> list[Path]:
     """The memory map over time by band and state, stacked to the arena's total. Writes target.png and target.svg."""
+    samples = samples[:: len(samples) // MOMENTS_MAX + 1]
     times = np.array([sample.now for sample in samples])
     layers: list[tuple[str, Any, str, float]] = []
     first = samples[0].report
