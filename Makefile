@@ -45,7 +45,7 @@ check: .venv/.dev
 
 bench: .venv/.dev
 	mkdir -p $(OUT)
-	$(BIN)/python -m pytest -q benchmarks/test_cpu.py --benchmark-json=$(OUT)/bench.json $(ARGS)
+	$(BIN)/python -m pytest -q benchmarks --benchmark-json=$(OUT)/bench.json $(ARGS)
 	$(BIN)/python -m benchmarks.cpu_report $(OUT)/bench.json
 
 evidence: .venv/.dev
@@ -60,12 +60,12 @@ serve-demo: .venv/.dev
 waste: .venv/.runtime
 	$(BIN)/kvarena waste $(ARGS)
 
-# Split so that no single command runs longer than ten minutes.
-gpu-all: .venv/.dev
-	PYTHON=$(BIN)/python benchmarks/gpu_all.sh $(ARGS)
+# On a GPU machine, with its own python3; in parts of less than ten minutes each.
+gpu-all:
+	PYTHON=$(PYTHON) bash benchmarks/gpu_all.sh $(ARGS)
 
-gpu-serve: .venv/.dev
-	$(BIN)/python -m benchmarks.gpu_serve $(ARGS)
+gpu-serve:
+	$(PYTHON) -m benchmarks.gpu_serve $(ARGS)
 
 clean:
 	rm -rf $(OUT) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -276,6 +276,21 @@ def inspect(
     console().print(table(moment))
 
 
+@app.command()
+def campaign(
+    minutes: Annotated[float, typer.Option(help="how long, fractions allowed; what was done before --resume counts")] = 5.0,
+    cores: Annotated[int, typer.Option(help="worker processes")] = 2,
+    seed: Annotated[int, typer.Option(help="seed of every walk")] = 0,
+    resume: Annotated[bool, typer.Option(help="go on from --out/state.json")] = False,
+    inject: Annotated[str | None, typer.Option(help="plant a mutant (names with commas, or ten: ten by the seed)")] = None,
+    out: Annotated[Path, typer.Option(help="folder for the state and for what was found")] = Path("out/campaign"),
+) -> None:
+    """Search for a violated claim with random walks, machines and small worlds; shrink what is found to a recording."""
+    from invariants.campaign import Options, campaign_main
+
+    raise typer.Exit(campaign_main(Options(minutes, cores, seed, resume, inject, out)))
+
+
 def main() -> None:
     """Run the command line. Bad input: one line on stderr and exit code 2; a wrong option: usage, too, and exit code 2."""
     from core_pure.errors import ArenaError, PromiseBroken
