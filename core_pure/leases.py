@@ -43,7 +43,8 @@ class Leases:
     """Rows, facts and holder counts of all sequences. Slots below ``fresh`` were used; free ones stand in ``idle``.
 
     facts: int64[sequences, 2 + 2 · bands]. rows: per band int32[sequences · width]. holders: int32[ids], holders beyond the
-    first. shared: their sum, so that a run without sharing never looks.
+    first. shared: their sum, so that a run without sharing never looks; has_parts: whether a lease was split since the last
+    time that none was open, for the same reason.
     """
 
     layout: Layout
@@ -56,6 +57,7 @@ class Leases:
     idle: tuple[int, ...] = ()
     fresh: int = 0
     shared: int = 0
+    has_parts: bool = False
     serial: int = field(default=1, eq=False)
 
     @property
@@ -168,7 +170,7 @@ def with_facts(
     """The leases with these parts replaced: ``evolve`` on the path of every step, at a third of its cost."""
     return Leases(
         leases.layout, leases.sequences, leases.context, leases.widths, facts, rows, leases.holders, idle, fresh, leases.shared,
-        serial,
+        leases.has_parts and fresh > 0, serial,
     )  # fmt: skip
 
 
@@ -232,7 +234,8 @@ def share(leases: Leases, source: int, target: int, tokens: int) -> tuple[Leases
 def split(leases: Leases, handle: int, target: int, tokens: int) -> tuple[Leases, tuple[RowWrite, ...]]:
     """Cut a lease at a page boundary: it keeps [0, tokens), the empty lease ``target`` takes the rest and the states.
 
-    No page changes. Raises: LeaseError, LeaseStale.
+    No page changes. A part that lacks what its next token would see holds pages only: it can be shared, trimmed and ended,
+    not served or forked. Raises: LeaseError, LeaseStale.
     """
     (head_slot, tail_slot), (held, empty) = slots_of(leases, [handle, target])
     if not 0 < tokens < held[TOKENS] or empty[TOKENS]:
@@ -250,7 +253,7 @@ def split(leases: Leases, handle: int, target: int, tokens: int) -> tuple[Leases
         pages = leases.rows[band].read(slice(head_slot * width + cut, head_slot * width + end))
         writes.append(RowWrite(tail_slot * width + np.arange(cut, end), pages))
     facts = leases.facts.write(np.array([head_slot, tail_slot]), np.stack((head, tail)))
-    return with_rows(evolve(leases, facts=facts), tuple(writes)), tuple(writes)
+    return with_rows(evolve(leases, facts=facts, has_parts=True), tuple(writes)), tuple(writes)
 
 
 def rows_after(leases: Leases, writes: tuple[RowWrite, ...]) -> tuple[Table, ...]:

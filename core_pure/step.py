@@ -21,6 +21,7 @@ from .fits import Refusal
 from .layout import BandSpec, Demand
 from .leases import (
     FIRST_BAND,
+    HANDLE,
     NONE,
     TOKENS,
     Leases,
@@ -80,11 +81,31 @@ def _positions(spec: BandSpec, band: int, facts: Counts, after: Counts, committe
     more = np.maximum(pages - end, 0)
     if spec.window is None:
         return _Pages(begin, end, begin, more)
-    if spec.retention == "chunked":
-        visible = committed // spec.window * spec.window
-    else:
-        visible = np.maximum(0, committed - spec.window + 1)
+    visible = _first_visible(spec, committed)
     return _Pages(begin, end, np.minimum(np.maximum(begin, visible // spec.slots_per_page), end), more)
+
+
+def _first_visible(spec: BandSpec, tokens: Counts) -> Counts:
+    """``BandSpec.first_visible`` of many lengths at once."""
+    if spec.window is None:
+        return np.zeros_like(tokens)
+    if spec.retention == "chunked":
+        return tokens // spec.window * spec.window
+    return np.maximum(0, tokens - spec.window + 1)
+
+
+def _check_whole(leases: Leases, facts: Counts, new: Counts) -> None:
+    """Raise LeaseError where a lease gets tokens but is a part that lacks what they would see (case F37)."""
+    before = facts[:, TOKENS]
+    for band, spec in enumerate(leases.layout.bands):
+        begin, end = facts[:, FIRST_BAND + 2 * band], facts[:, FIRST_BAND + 2 * band + 1]
+        lacks = begin * spec.slots_per_page > _first_visible(spec, before) if spec.grows else begin == end
+        lacks &= (before > 0) & (new > 0)
+        if lacks.any():
+            raise LeaseError(
+                f"{spec.name}: lease {int(facts[lacks.argmax(), HANDLE])} was split and lacks what token "
+                f"{int(before[lacks.argmax()])} would see; serve the lease that holds it, or start again from nothing"
+            )
 
 
 def _asked(leases: Leases, facts: Counts, new_tokens: object, slid: object | None) -> tuple[Counts, list[_Pages]]:
@@ -92,6 +113,8 @@ def _asked(leases: Leases, facts: Counts, new_tokens: object, slid: object | Non
     before = facts[:, TOKENS]
     if new.shape != before.shape or (len(new) and int(np.minimum.reduce(new)) < 0):
         raise LeaseError(f"{len(before)} leases, but new tokens {new.shape}, least {new.min() if new.size else 0}")
+    if leases.has_parts:
+        _check_whole(leases, facts, new)
     after = before + new
     if len(after) and int(np.maximum.reduce(after)) > leases.context:
         raise LeaseError(f"{int(after.max())} tokens exceed the page table's {leases.context}; trim, or build with more context")
@@ -132,7 +155,7 @@ def step(
     Args: handles: int64[n] leases, each once. new_tokens: int[n], tokens that each gets now (prompt chunk, 1 for decode, 0).
     finished: leases that end; none of ``handles``. slid: int[n], tokens that are final per lease; window pages that no
     token after them can see are released (default: all tokens held before the step). reader, withhold: see ``advance``.
-    Returns: a StepOutcome, or a Refusal; then nothing changed. Raises: LeaseStale, LeaseError, FenceError.
+    Returns: a StepOutcome, or a Refusal; then nothing changed. Raises: LeaseStale, LeaseError, FenceError, PagePinned.
     Cost: O(pages changed + requests).
     """
     served = whole_numbers(handles, "lease handles")
@@ -270,8 +293,7 @@ def trim(
     for band, spec in enumerate(leases.layout.bands):
         begin, end = facts[:, FIRST_BAND + 2 * band], facts[:, FIRST_BAND + 2 * band + 1]
         keep = np.minimum(end, -(-left // spec.slots_per_page)) if spec.grows else end
-        visible = np.array([spec.first_visible(int(n)) for n in left]) if spec.slides else np.zeros_like(left)
-        if spec.slides and ((left > 0) & (begin * spec.slots_per_page > visible)).any():
+        if spec.slides and ((left > 0) & (begin * spec.slots_per_page > _first_visible(spec, left))).any():
             raise LeaseError(f"{spec.name}: the window before token {left.tolist()[:4]} has slid out; recompute instead")
         if spec.grows and ((left > 0) & (keep < begin)).any():
             raise LeaseError(f"{spec.name}: the pages before token {left.tolist()[:4]} belong to another lease")
@@ -309,9 +331,13 @@ def fork(
     """A second lease with the same tokens: whole pages are shared, the last partial page and the states are copied.
 
     Returns: the step (its plan carries the copies) and the new handle; or a Refusal, nothing changed.
+    Raises: LeaseStale; LeaseError when no lease is free, or the lease is a part that lacks what its next token would see.
     """
     opened, (child,) = open_leases(leases, 1)
-    (parent_slot, child_slot), (held, empty) = slots_of(opened, [handle, child])
+    (parent_slot, child_slot), facts = slots_of(opened, [handle, child])
+    if opened.has_parts:
+        _check_whole(opened, facts[:1], np.ones(1, np.int64))
+    held, empty = facts
     tokens, after, demand, sources = int(held[TOKENS]), empty.copy(), [], []
     for band, spec in enumerate(opened.layout.bands):
         begin, end = int(held[FIRST_BAND + 2 * band]), int(held[FIRST_BAND + 2 * band + 1])

@@ -74,7 +74,7 @@ verify.Violation: claim, text
 report.report(state: 'ArenaState') -> 'Report'
 report.Report: bands, gap_bytes, sink_bytes, total_bytes
 report.BandReport: band, pages, live_bytes, hole_bytes, quarantined_bytes, pinned_bytes, low_byte, high_byte
-leases.Leases: layout, sequences, context, widths, facts, rows, holders, idle, fresh, shared, serial (not compared)
+leases.Leases: layout, sequences, context, widths, facts, rows, holders, idle, fresh, shared, has_parts, serial (not compared)
 leases.RowWrite: cells, pages
 leases.empty_leases(layout: 'Layout', *, sequences: 'int', context: 'int', draft_tokens: 'int' = 0) -> 'Leases'
 leases.open_leases(leases: 'Leases', count: 'int') -> 'tuple[Leases, Handles]'
