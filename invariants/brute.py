@@ -118,9 +118,9 @@ def _least(chain: BruteChain, mode: Mode) -> int | None:
         if query.need == 0:
             continue
         reached: dict[int, int] = {}
-        edges, passed, before = sorted(ends.items()), 0, IMPOSSIBLE
+        edges, passed, before = [*sorted(ends.items()), (IMPOSSIBLE, 0)], 0, IMPOSSIBLE
         for start, end, moved in _windows(query, chain.total_bytes, chain.sink_bytes):  # ascending by start
-            while passed < len(edges) and edges[passed][0] <= start:
+            while edges[passed][0] <= start:
                 before = min(before, edges[passed][1])
                 passed += 1
             if before + moved < reached.get(end, IMPOSSIBLE):
