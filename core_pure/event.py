@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from .advance import advance, allocate, clear, release, resize
 from .compact import compact
+from .copies import copy
 from .errors import RecordingError
 from .fences import launch, retire
 from .fits import Refusal
@@ -41,7 +42,7 @@ class Event:
     """One input to the core.
 
     kind: one of KINDS. number: the one figure a kind needs (retire: fence; compact: bytes limit; resize: bytes). reader: a
-    fence or None. demand: pages per band. pages: ids to release, pin, unpin or leave in place. flag: advance: withhold;
+    fence or None. demand: pages per band. pages: ids to release, pin, unpin, copy or leave in place. flag: advance: withhold;
     compact: whether ``pages`` names the pages being written.
     """
 
@@ -68,6 +69,7 @@ _TRANSITIONS: dict[str, Callable[[ArenaState, Event], Outcome | Refusal]] = {
     "retire": lambda s, e: retire(s, e.number or 0),
     "clear": lambda s, e: clear(s),
     "resize": lambda s, e: resize(s, e.number or 0),
+    "copy": lambda s, e: copy(s, e.pages, reader=e.reader),
 }
 KINDS = tuple(_TRANSITIONS)
 

@@ -39,7 +39,7 @@ from .leases import (
     with_facts,
     with_rows,
 )
-from .plan import NO_MOVES, Plan, triples
+from .plan import Plan
 from .state import ArenaState, Outcome, Pages
 
 Counts = NDArray[np.int64]
@@ -330,6 +330,7 @@ def fork(
 ) -> tuple[StepOutcome, int] | Refusal:
     """A second lease with the same tokens: whole pages are shared, the last partial page and the states are copied.
 
+    reader: see ``copies.copy``: the plan waits for it, because it may be writing what is copied.
     Returns: the step (its plan carries the copies) and the new handle; or a Refusal, nothing changed.
     Raises: LeaseStale; LeaseError when no lease is free, or the lease is a part that lacks what its next token would see.
     """
@@ -338,7 +339,7 @@ def fork(
     if opened.has_parts:
         _check_whole(opened, facts[:1], np.ones(1, np.int64))
     held, empty = facts
-    tokens, after, demand, sources = int(held[TOKENS]), empty.copy(), [], []
+    tokens, after, kept, copied = int(held[TOKENS]), empty.copy(), [], []
     for band, spec in enumerate(opened.layout.bands):
         begin, end = int(held[FIRST_BAND + 2 * band]), int(held[FIRST_BAND + 2 * band + 1])
         if spec.grows:
@@ -346,22 +347,21 @@ def fork(
         whole = max(begin, tokens // spec.slots_per_page) if spec.grows else begin
         row = parent_slot * opened.widths[band]
         shared = opened.rows[band].read(slice(row + begin, row + whole))
-        sources.append((begin, whole, shared, opened.rows[band].read(slice(row + whole, row + end))))
+        kept.append((begin, shared))
+        copied.append(opened.rows[band].read(slice(row + whole, row + end)))
         after[FIRST_BAND + 2 * band : FIRST_BAND + 2 * band + 2] = begin, end
-        demand.append(end - whole)
-    event = Event("advance", None, reader, tuple(demand))
+    event = Event("copy", reader=reader, pages=np.concatenate(copied).astype(np.int64))
     outcome = apply(state, event)
     if isinstance(outcome, Refusal):
         return outcome
     after[TOKENS] = tokens
-    writes, copies = [], []
-    for band, (begin, _, shared, copied) in enumerate(sources):
+    writes = []
+    for band, (begin, shared) in enumerate(kept):
         opened = hold_again(opened, shared) if len(shared) else opened
         pages = np.concatenate((shared, outcome.pages[band]))
         writes.append(RowWrite(child_slot * opened.widths[band] + np.arange(begin, begin + len(pages)), pages))
-        copies.append(triples(band, outcome.state.frames_of(copied), outcome.state.frames_of(outcome.pages[band])))
-    plan = evolve(outcome.plan, copies=np.concatenate(copies), fills=NO_MOVES)
     opened = with_rows(evolve(opened, facts=opened.facts.write(np.array([child_slot]), after[None])), tuple(writes))
     counts = np.array([tokens])
-    done = StepOutcome(outcome.state, opened, plan, outcome.pages, tuple(writes), np.array([child_slot]), counts, counts, event)
+    slots = np.array([child_slot])
+    done = StepOutcome(outcome.state, opened, outcome.plan, outcome.pages, tuple(writes), slots, counts, counts, event)
     return done, int(child)

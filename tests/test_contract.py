@@ -13,10 +13,9 @@ import attrs
 import numpy as np
 import pytest
 
-from core_pure import event as events
 from core_pure.advance import allocate
 from core_pure.errors import ArenaError, RecordingError
-from core_pure.event import KINDS, Event, apply, chained, decode_event, encode_event, multilinear64
+from core_pure.event import KINDS, Event, apply, chained, decode_event, encode_event
 from core_pure.layout import BandSpec, Layout
 from core_pure.plan import HEADER_WORDS, PLAN_VERSION, POISON, ZERO, Plan, decode, encode, encoded_words
 from core_pure.recording import MAGIC, header, read, write
@@ -337,6 +336,7 @@ def test_random_plans_survive_encoding() -> None:
         (Event("retire", number=3), [7, 3, -1]),
         (Event("clear"), [8, -1, -1]),
         (Event("resize", number=8192), [9, 8192, -1]),
+        (Event("copy", reader=2, pages=np.array([5, 3])), [10 | 2 << 32, -1, 2, 5, 3]),
     ],
 )
 def test_event_encoding_word_by_word(event: Event, words: list[int]) -> None:
@@ -350,12 +350,12 @@ def test_event_encoding_word_by_word(event: Event, words: list[int]) -> None:
 
 def test_kinds_keep_their_numbers() -> None:
     """The numbers of the kinds are part of every recording."""
-    assert KINDS == ("allocate", "release", "advance", "compact", "pin", "unpin", "launch", "retire", "clear", "resize")
+    assert KINDS == ("allocate", "release", "advance", "compact", "pin", "unpin", "launch", "retire", "clear", "resize", "copy")
 
 
 @pytest.mark.parametrize(
     "words",
-    [[], [0, -1], [10, -1, -1], [-1, -1, -1], [2 << 8, -1, -1], [0, -2, -1], [0, -1, -2], [1 << 32, -1, -1]],
+    [[], [0, -1], [11, -1, -1], [-1, -1, -1], [2 << 8, -1, -1], [0, -2, -1], [0, -1, -2], [1 << 32, -1, -1]],
 )
 def test_damaged_events_are_refused(words: list[int]) -> None:
     """Too short, an unknown kind, a flag above 1, numbers below -1, more pages than there are: RecordingError."""
@@ -377,28 +377,6 @@ def test_digest_of_a_known_event() -> None:
     assert allocate(initial(state.layout), (2, 3)).state.digest == b"", "only the door moves the digest"
     again = chained(b"", Event("allocate", demand=(2, 3)), allocate(initial(state.layout), (2, 3)).plan)
     assert again.hex() == DIGEST
-
-
-def test_the_hash_sees_every_word() -> None:
-    """Changing, dropping, adding or swapping words of a plan changes its hash; odd lengths count too."""
-    rng = np.random.default_rng(4)
-    for length in (1, 2, 3, 12, 13, 200, 1025):
-        words = rng.integers(1, 2**31 - 1, length).astype(np.int32)
-        whole, others = multilinear64(words), set()
-        for at in range(length):
-            changed = words.copy()
-            changed[at] ^= 1
-            others.add(multilinear64(changed))
-        assert whole not in others
-        assert len(others) == length
-        if length > 1:
-            assert multilinear64(words[::-1].copy()) != whole
-        keys = [int(key) for key in events._keys(2048)]
-        pairs = [int.from_bytes(words[at : at + 2].tobytes(), "little") for at in range(0, length - 1, 2)]
-        exact = sum(pair * key for pair, key in zip(pairs, keys, strict=False))
-        if length % 2:
-            exact += int(words[-1]) * keys[len(pairs)]
-        assert whole % 2**64 == exact % 2**64
 
 
 def test_recordings_start_with_their_name() -> None:

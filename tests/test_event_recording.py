@@ -17,7 +17,7 @@ import pytest
 from core_pure.advance import advance
 from core_pure.door import Door
 from core_pure.errors import ArenaError, RecordingError
-from core_pure.event import KINDS, Event, apply, content_digest, encode_event
+from core_pure.event import KINDS, Event, _keys, apply, content_digest, encode_event, multilinear64
 from core_pure.fits import Refusal
 from core_pure.layout import BandSpec, Layout, build_layout
 from core_pure.recording import header, layout_facts, layout_from, read, replay, write
@@ -181,6 +181,28 @@ def test_content_digest_sees_every_fact() -> None:
     assert content_digest(launched) == content_digest(base)
 
 
+def test_the_hash_sees_every_word() -> None:
+    """Changing, dropping, adding or swapping words of a plan changes its hash; odd lengths count too."""
+    rng = np.random.default_rng(4)
+    for length in (1, 2, 3, 12, 13, 200, 1025):
+        words = rng.integers(1, 2**31 - 1, length).astype(np.int32)
+        whole, others = multilinear64(words), set()
+        for at in range(length):
+            changed = words.copy()
+            changed[at] ^= 1
+            others.add(multilinear64(changed))
+        assert whole not in others
+        assert len(others) == length
+        if length > 1:
+            assert multilinear64(words[::-1].copy()) != whole
+        keys = [int(key) for key in _keys(2048)]
+        pairs = [int.from_bytes(words[at : at + 2].tobytes(), "little") for at in range(0, length - 1, 2)]
+        exact = sum(pair * key for pair, key in zip(pairs, keys, strict=False))
+        if length % 2:
+            exact += int(words[-1]) * keys[len(pairs)]
+        assert whole % 2**64 == exact % 2**64
+
+
 def test_every_kind_passes_the_door() -> None:
     """Each kind of event gives what its function gives, with the digest moved on."""
     layout = build_layout([BandSpec("a", 700), BandSpec("b", 500)], 1 << 16)
@@ -195,6 +217,7 @@ def test_every_kind_passes_the_door() -> None:
         Event("release", pages=np.array([4]), reader=1),
         Event("retire", number=1),
         Event("compact", number=None),
+        Event("copy", pages=np.array([5])),
         Event("resize", number=1 << 15),
         Event("clear"),
     ):
