@@ -311,17 +311,17 @@ HOLDING: tuple[Mutant, ...] = (
     ),
     Mutant(
         "window-one-short",
-        "step:_positions",
+        "step:_first_visible",
         "The window is taken to be one token shorter, so a page goes while its last token can still be seen.",
         ("LEASE-1",),
-        ("committed - spec.window + 1", "committed - spec.window + 2"),
+        ("tokens - spec.window + 1", "tokens - spec.window + 2"),
     ),
     Mutant(
         "chunk-freed-while-filled",
         "step:_positions",
         "A step that crosses the end of a chunk frees that chunk before its own tokens have read it.",
         ("LEASE-1",),
-        ("committed // spec.window * spec.window", "after // spec.window * spec.window"),
+        ("_first_visible(spec, committed)", "_first_visible(spec, after)"),
     ),
 )
 
