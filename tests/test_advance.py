@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
 
-from core_pure.advance import advance, allocate, clear, release, resize
+from core_pure.advance import advance, allocate, release
 from core_pure.compact import compact
 from core_pure.errors import (
     ArenaError,
@@ -16,21 +17,20 @@ from core_pure.errors import (
     DuplicatePage,
     FenceError,
     ForeignPage,
-    LayoutError,
     PageNotBound,
     PagePinned,
     SinkPage,
 )
 from core_pure.event import content_digest
 from core_pure.fences import launch, retire
-from core_pure.fits import NOW, RELIEF, Fit, Refusal, after, fits
+from core_pure.fits import NOW, Fit, Refusal, after, fits
 from core_pure.layout import BandSpec, Layout
 from core_pure.pins import pin
 from core_pure.plan import encode
 from core_pure.state import ArenaState, Outcome, initial
 from core_pure.verify import verify
-from invariants import brute
-from tests.core_states import Carried, bound_pages, bytes_moved, histories, layout_of, random_layout, sets_of, some, where
+from tests.core_states import Carried, bound_pages, histories, layout_of, random_layout, some, where
+from tests.test_table import interrupted
 
 CHURN_STEPS = 100_000
 
@@ -168,6 +168,27 @@ def test_F25_churn_without_leaks() -> None:
     assert state == first
     assert hash(state) == hash(first)
     assert content_digest(state) == content_digest(first)
+
+
+def test_an_interrupted_step_leaves_every_value_right() -> None:
+    """Ctrl-C before every eleventh opcode of a step with release, relief and demand: old values read as before, and go on."""
+    interrupts, number = 0, 1
+    while True:
+        state = allocate(initial(layout_of((5, 3, 2), 120)), (4, 6, 10)).state
+        older = release(state, bound_pages(state)[::2]).state
+        state = allocate(older, (1, 1, 1)).state
+        digests = [content_digest(older), content_digest(state)]
+        pages = bound_pages(state)[:3]
+        step = partial(advance, state, release=pages, demand=(6, 1, 3))
+        raised = interrupted(number, step, "/core_pure/")
+        assert [content_digest(older), content_digest(state)] == digests, f"opcode {number}"
+        assert verify(older) == verify(state) == []
+        if not raised:
+            break
+        interrupts, number = interrupts + 1, number + 11
+        if number % 3 == 0:
+            assert isinstance(step(), Outcome)
+    assert interrupts > 150
 
 
 # --- one plan per step -----------------------------------------------------------------------------------------------------
@@ -323,60 +344,3 @@ def test_bad_readers_change_nothing(reader: object) -> None:
         with pytest.raises(FenceError):
             attempt()
         assert content_digest(state) == before
-
-
-# --- clear and resize --------------------------------------------------------------------------------------------------------
-
-
-def test_clear_gives_the_empty_arena() -> None:
-    """Whatever is pinned, quarantined or live: afterwards the value equals the first one, and each live page has a row -1."""
-    for number, state in zip(range(100), histories(3, bands=(1, 2, 3), frames=6, steps=30), strict=False):
-        answer = clear(state)
-        assert answer.state == initial(state.layout), number
-        assert sorted(answer.plan.rows[:, 0].tolist()) == bound_pages(state).tolist()
-        assert set(answer.plan.rows[:, 1].tolist()) <= {-1}
-
-
-def test_resize_down_and_up_again() -> None:
-    """Shrinking moves the fewest bytes or refuses; growing back to the capacity never moves; ids and bytes stay."""
-    layout = Layout((BandSpec("a", 700), BandSpec("b", 500), BandSpec("c", 300)), 32_768, 32_768)
-    state = allocate(initial(layout), (8, 8, 8)).state
-    places = where(state)
-    smaller = resize(state, 16_384 + 5)
-    assert isinstance(smaller, Outcome)
-    assert smaller.state.layout.total_bytes == 16_384
-    assert verify(smaller.state) == []
-    assert set(where(smaller.state)) == set(places)
-    assert bytes_moved(state, smaller.plan) == 8 * 300 + 8 * 500, "the float stood in the middle, above the new top"
-    assert isinstance(resize(smaller.state, 8_192), Refusal)
-    back = resize(smaller.state, 32_768)
-    assert isinstance(back, Outcome)
-    assert back.plan.is_empty
-    assert isinstance(fits(back.state, (20, 0, 0), mode=RELIEF), Fit)
-    for bytes_wanted in (32_768 + 4096, 0, -4096):
-        with pytest.raises(LayoutError, match="resize"):
-            resize(state, bytes_wanted)
-
-
-def test_resize_moves_the_fewest_bytes() -> None:
-    """Random arenas of large frames shrunk by a third: granted iff what is live packs below, with the least bytes."""
-    rng, seen = random.Random(15), Counter[str]()
-    while sum(seen.values()) < 150:
-        sizes = [rng.choice((410, 530, 690, 850)) for _ in range(rng.choice((1, 2, 3)))]
-        state = initial(layout_of(sizes, 3 * 4096))
-        for _ in range(12):
-            answer = advance(
-                state,
-                release=some(rng, bound_pages(state), 4),
-                demand=tuple(rng.randrange(3) for _ in sizes),
-            )
-            state = answer.state if isinstance(answer, Outcome) else state
-        state = pin(state, some(rng, bound_pages(state), rng.choice((0, 0, 1)))).state
-        chain = brute.BruteChain(sets_of(state, (0,) * len(sizes)).bands, 2 * 4096, state.layout.sink_bytes)
-        smaller, least = resize(state, 2 * 4096), brute.optimum_bytes(chain)
-        assert isinstance(smaller, Refusal) == (least is None)
-        if isinstance(smaller, Outcome):
-            assert bytes_moved(state, smaller.plan) == least
-            assert verify(smaller.state) == []
-        seen["refused" if least is None else "moved" if least else "free"] += 1
-    assert min(seen.values()) > 5, seen

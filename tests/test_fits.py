@@ -18,7 +18,7 @@ from core_pure.layout import BandSpec, Layout
 from core_pure.pins import pin, unpin
 from core_pure.state import ArenaState, Outcome, initial
 from invariants import brute
-from tests.core_states import bound_pages, histories, layout_of, sets_of
+from tests.core_states import bound_pages, bytes_moved, histories, layout_of, random_event, sets_of
 
 STATES_PER_SHARD = 2_500
 SHARDS = 4
@@ -90,6 +90,35 @@ def test_fits_equals_brute_force_in_every_mode(shard: int) -> None:
     assert seen["refused"] >= 0.3 * STATES_PER_SHARD, seen
     assert seen["needs relief"] >= 0.3 * STATES_PER_SHARD, seen
     assert min(seen.values()) > 10, seen
+
+
+def test_fits_with_caps_equals_brute_force() -> None:
+    """Minimum and maximum pages per band, in 1,200 states reached under them: every mode as by brute force, moves the fewest."""
+    rng, seen = random.Random(8), Counter[str]()
+    for _ in range(20):
+        bands = []
+        for at in range(rng.choice((2, 3))):
+            low = rng.choice((0, 0, 1, 2))
+            high = rng.choice((None, None, low + rng.randrange(1, 5)))
+            bands.append(BandSpec(f"b{at}", rng.choice((2, 3, 5, 7)), pages_min=low, pages_max=high))
+        total = 7 + 5 * sum(band.frame_bytes for band in bands) + rng.randrange(7)
+        state = initial(Layout(tuple(bands), total, total))
+        for _ in range(60):
+            outcome = random_event(rng, state, 4)
+            state = outcome.state if isinstance(outcome, Outcome) else state
+            demand = tuple(rng.choice((0, 1, 3)) for _ in bands)
+            chain = sets_of(state, demand)
+            now, relief = brute.feasible(chain, brute.NOW), brute.feasible(chain, brute.RELIEF)
+            assert yes(fits(state, demand, mode=NOW)) == now
+            assert yes(fits(state, demand)) == relief
+            for fence in range(state.retired, state.launched + 1):
+                assert yes(fits(state, demand, mode=after(fence))) == brute.feasible(chain, brute.after(fence))
+            granted = allocate(state, demand)
+            assert isinstance(granted, Outcome) == relief
+            if isinstance(granted, Outcome) and any(demand):
+                assert bytes_moved(state, granted.plan) == (0 if now else brute.optimum_bytes(chain))
+            seen["now" if now else "relief" if relief else "refused"] += 1
+    assert min(seen.values()) > 15, seen
 
 
 def test_figures_of_a_refusal_are_exact() -> None:

@@ -10,6 +10,7 @@ import pytest
 from attrs import evolve
 
 from core_pure.advance import allocate, release
+from core_pure.band import nearest_holes
 from core_pure.chain import Claim
 from core_pure.event import content_digest
 from core_pure.fits import NOW, RELIEF, Fit, Refusal, fits
@@ -161,6 +162,22 @@ def test_windows_do_not_depend_on_page_names() -> None:
         if isinstance(first, Outcome):
             assert isinstance(second, Outcome)
             assert [wave.tolist() for wave in first.plan.waves] == [wave.tolist() for wave in second.plan.waves]
+
+
+def test_the_nearest_holes_are_the_nearest() -> None:
+    """Bands of several blocks, holes scattered, in runs, or at block edges: exactly the k lowest, or the k highest, in order."""
+    rng = random.Random(12)
+    for _ in range(200):
+        frames = rng.choice((1000, 1024, 1025, 3000, 5000))
+        state = allocate(initial(Layout((BandSpec("a", 1),), frames + 1, frames + 1)), (frames,)).state
+        start, count = rng.randrange(1, frames + 1), rng.randrange(1, frames)
+        gone = rng.sample(range(1, frames + 1), count) if rng.random() < 0.5 else range(start, min(frames, start + count) + 1)
+        band = release(state, np.array(gone)).state.bands[0]
+        holes = band.hole_frames().tolist()
+        if holes:
+            wanted = rng.randint(1, len(holes))
+            assert nearest_holes(band, wanted, from_top=False).tolist() == holes[:wanted]
+            assert nearest_holes(band, wanted, from_top=True).tolist() == holes[::-1][:wanted]
 
 
 # --- cases ---------------------------------------------------------------------------------------------------------------

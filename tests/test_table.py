@@ -119,14 +119,15 @@ def test_a_lone_old_version_lets_the_whole_chain_go() -> None:
 
 
 class _Interrupt:
-    """Raises KeyboardInterrupt before the n-th opcode that runs inside table.py."""
+    """Raises KeyboardInterrupt before the n-th opcode that runs in files whose path holds ``where``."""
 
-    def __init__(self, after: int) -> None:
+    def __init__(self, after: int, where: str) -> None:
         self.left = after
+        self.where = where
         self.raised = False
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename != core_pure.table.__file__:
+        if self.where not in frame.f_code.co_filename:
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
@@ -137,9 +138,9 @@ class _Interrupt:
         return self
 
 
-def interrupted(after: int, action: Any) -> bool:
+def interrupted(after: int, action: Any, where: str = core_pure.table.__file__) -> bool:
     """Run ``action`` with an interrupt at the n-th opcode; False when it had fewer opcodes."""
-    interrupt, before = _Interrupt(after), sys.gettrace()
+    interrupt, before = _Interrupt(after, where), sys.gettrace()
     sys.settrace(interrupt)
     try:
         action()
