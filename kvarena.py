@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from core_pure.event import Event
     from core_pure.geometry import Layer
     from core_pure.layout import Layout
+    from models.dry import Watcher
     from models.loop import Ints, Observer, Runner, ServingLoop
     from models.replay import ArenaRig, Setting
 
@@ -167,22 +168,25 @@ def _rig(setting: Setting, device: str, verify: bool, events: list[Event] | None
     """The arena of one replay, with a buffer or without, and what watches it."""
     from models.dry import DryArena
     from models.replay import ArenaRig
+    from models.replay_checks import PlanCheck, leases_agree
     from models.stamps import Stamper
     from models.statistics import Meter
 
     layout, chunk, most = setting.layout, setting.options.prefill_tokens, setting.options.running_max
     meter = Meter(layout)
     recorder = None if events is None else events.append
-    checks = (lambda pool: pool.verify(),) if verify else ()
+    plan_check = PlanCheck(layout) if verify else None
+    checks = (lambda pool: pool.verify(), leases_agree) if verify else ()
+    watchers: list[Watcher] = [meter, *([plan_check] if plan_check else [])]
     if device == "none":
         dry = DryArena(layout, sequences=most, context=setting.context, chunk=chunk, recorder=recorder)
-        dry.watchers = (meter,)
-        return ArenaRig(dry, meter, checks)
+        dry.watchers = watchers
+        return ArenaRig(dry, meter, checks, None, plan_check)
     arena = _watched_arena(setting, device, recorder)
     # Stamps read the buffer as numpy, so they need it in this machine's own memory.
     stamper = Stamper(layout, arena.buffer.numpy()) if verify and device == "cpu" and arena.buffer is not None else None
-    arena.watchers = (meter, stamper) if stamper else (meter,)
-    return ArenaRig(arena, meter, checks, stamper)
+    arena.watchers = [*watchers, *([stamper] if stamper else [])]
+    return ArenaRig(arena, meter, checks, stamper, plan_check)
 
 
 def _watched_arena(setting: Setting, device: str, recorder: Recorder | None) -> Any:

@@ -23,6 +23,7 @@ from models.loop import LoopOptions, Observer, ServingLoop, StepRecord
 from models.padded import padded_page
 from models.pools import SGLANG_DEFAULT_SHARE, PaddedPages, StaticPools
 from models.progress import Display
+from models.replay_checks import PlanCheck
 from models.stamps import Stamper
 from models.statistics import Meter, Statistics, Summary, summarise
 from models.traces import Trace
@@ -61,6 +62,7 @@ class ArenaRig:
     meter: Meter
     checks: Sequence[Check] = ()
     stamper: Stamper | None = None
+    plan_check: PlanCheck | None = None
 
 
 @frozen
@@ -99,6 +101,7 @@ class Run:
     failed: str = ""
     violations: list[str] = field(factory=list)
     checks_made: int = 0
+    plans_checked: int = 0
     max_request_tokens: int = 0
     stamps: StampEquation | None = None
 
@@ -193,6 +196,9 @@ def _serve(run: Run, pool: Pool, rig: ArenaRig | None, checks: Sequence[Check], 
         released = rig.meter.pages_released(rig.pool.state)
         run.stamps = StampEquation(rig.stamper.checked, released, rig.meter.frames_moved, rig.stamper.stamped)
         run.violations += rig.stamper.violations
+    if rig and rig.plan_check:
+        run.plans_checked = rig.plan_check.made
+        run.violations += rig.plan_check.violations
     run.summary = summarise(
         run.policy, loop, run.stats, rig.meter if rig else None, wall=wall, peak_process_bytes=peak_process_bytes(),
         partial=partial, violations=len(run.violations),

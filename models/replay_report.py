@@ -100,8 +100,10 @@ def notes(setting: Setting, runs: Sequence[Run], *, verify: bool, partial: bool)
     if arena and arena.stamps:
         yield f"bytes: {arena.stamps}"
     if verify:
-        made = sum(run.checks_made for run in runs)
-        yield f"invariants: {made:,} checks after {made:,} steps, {sum(len(run.violations) for run in runs)} violations"
+        steps = sum(run.summary.steps for run in runs if run.summary)
+        made, plans = sum(run.checks_made for run in runs), sum(run.plans_checked for run in runs)
+        found = sum(len(run.violations) for run in runs)
+        yield f"invariants: {made:,} checks after {steps:,} steps, {plans:,} plans checked, {found} violations"
     for run in runs:
         yield from (f"VIOLATION {run.policy}: {text}" for text in run.violations[:VIOLATIONS_TOLD])
     if partial:
@@ -154,6 +156,7 @@ def _run_json(run: Run) -> dict[str, Any]:
         "failed": run.failed,
         "max_request_tokens": run.max_request_tokens,
         "checks_made": run.checks_made,
+        "plans_checked": run.plans_checked,
         "stamps": asdict(run.stamps) if run.stamps else None,
         "violations_told": run.violations[:VIOLATIONS_TOLD],
         **(asdict(run.summary) if run.summary else {}),

@@ -69,7 +69,8 @@ def test_replay_writes_table_json_and_plots(capsys, tmp_path: Path, config: Path
     result = json.loads((out / "replay.json").read_text())
     assert not result["partial"] and len(result["policies"]) == 12
     arena = result["policies"][0]
-    assert arena["completed"] == 60 and arena["violations"] == 0 and arena["checks_made"] == arena["steps"]
+    assert arena["completed"] == 60 and arena["violations"] == 0
+    assert arena["checks_made"] == 2 * arena["steps"] and arena["plans_checked"] > arena["steps"]
     assert arena["frames_moved"] > 0 and arena["memory_bound_share"] > 0.5
     assert arena["live_share"] + arena["hole_share"] + arena["gap_share"] + arena["sink_share"] == pytest.approx(1)
     if device == "cpu":

@@ -1,14 +1,17 @@
-"""Byte stamps and the meter: their equation holds on a right execution, and each planted fault is seen."""
+"""Byte stamps, the meter and the plan check: right executions pass, and each planted fault is seen."""
 
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from core_pure.advance import advance
 from core_pure.layout import BandSpec, Layout, build_layout
 from core_pure.plan import ZERO, Plan
-from core_pure.state import initial
+from core_pure.state import ArenaState, Outcome, initial
+from models.dry import DryArena
+from models.replay_checks import PlanCheck, leases_agree
 from models.stamps import Stamper
 from models.statistics import Meter
 
@@ -35,7 +38,7 @@ def churn(seed: int, fault: Callable[[int, np.ndarray, Plan], Plan] = lambda ste
     layout = build_layout(BANDS, 60 * 4096)
     state, rng = initial(layout), np.random.default_rng(seed)
     buffer = np.zeros(layout.total_bytes, np.uint8)
-    stamper, meter = Stamper(layout, buffer), Meter(layout)
+    stamper, meter, check = Stamper(layout, buffer), Meter(layout), PlanCheck(layout)
     held: list[int] = []
     for step in range(150):
         rng.shuffle(held)
@@ -45,12 +48,15 @@ def churn(seed: int, fault: Callable[[int, np.ndarray, Plan], Plan] = lambda ste
         if not hasattr(outcome, "plan"):
             outcome = advance(state, release=np.array(gone, np.int64))
         stamper.before(state, outcome.plan)
+        check.before(state, outcome.plan)
         run(buffer, layout, fault(step, buffer, outcome.plan))
         stamper.after(outcome.state, outcome.plan)
+        check.after(outcome.state, outcome.plan)
         bound = [page for pages in outcome.pages for page in pages.tolist()]
         meter.after(outcome.state, outcome.plan)
         meter.pages_bound += len(bound)
         state, held = outcome.state, held + bound
+    assert check.made == 150 and check.violations == []
     assert meter.pages_released(state) == meter.pages_bound, "all pages are given back at the end"
     return stamper, meter
 
@@ -99,3 +105,60 @@ def test_live_pages_can_be_checked_at_any_time() -> None:
     buffer[:] = 0
     stamper.check_live(outcome.state)
     assert len(stamper.violations) == 9
+
+
+def moving(seed: int = 0) -> tuple[Layout, ArenaState, Outcome]:
+    """A state and an outcome whose plan has waves, fills, unbinds and binds."""
+    layout = build_layout(BANDS, 60 * 4096)
+    state, rng = initial(layout), np.random.default_rng(seed)
+    held: list[int] = []
+    while True:
+        rng.shuffle(held)
+        gone, kept = held[:4], held[4:]
+        demand = (int(rng.integers(0, 2)), int(rng.integers(0, 9)), int(rng.integers(0, 30)))
+        outcome = advance(state, release=np.array(gone, np.int64), demand=demand)
+        if not isinstance(outcome, Outcome):
+            outcome = advance(state, release=np.array(gone, np.int64))
+            assert isinstance(outcome, Outcome)
+        if outcome.plan.waves and len(outcome.plan.fills) and (outcome.plan.rows[:, 1] < 0).any():
+            return layout, state, outcome
+        state, held = outcome.state, kept + [page for pages in outcome.pages for page in pages.tolist()]
+
+
+def changed(rows: np.ndarray, at: int, column: int, value: int) -> np.ndarray:
+    """A copy of plan rows with one figure changed."""
+    other = rows.copy()
+    other[at, column] = value
+    return other
+
+
+@pytest.mark.parametrize(
+    ("claim", "fault"),
+    [
+        ("PLAN-1", lambda p: evolve(p, rows=np.concatenate((p.rows, p.rows[:1])))),
+        ("PLAN-2", lambda p: evolve(p, rows=p.rows[1:])),
+        ("PLAN-2", lambda p: evolve(p, rows=changed(p.rows, 0, 1, 9))),
+        ("PLAN-1: wave 0 moves", lambda p: evolve(p, waves=(changed(p.waves[0], 0, 1, 59), *p.waves[1:]))),
+        ("PLAN-1: a target", lambda p: evolve(p, waves=(changed(p.waves[0], 0, 2, 0), *p.waves[1:]))),
+        ("BYTE-2", lambda p: evolve(p, fills=np.concatenate((p.fills, p.fills[:1])))),
+        ("BYTE-2", lambda p: evolve(p, fills=changed(p.fills, 0, 1, 1))),
+    ],
+)
+def test_one_fault_in_a_plan_is_named(claim: str, fault: Callable[[Plan], Plan]) -> None:
+    """A doubled row, a lost row, a wrong frame, a foreign source, a target in the sink, a stray fill: each is told."""
+    layout, before, outcome = moving()
+    check = PlanCheck(layout)
+    assert list(check.check(before, outcome.plan, outcome.state)) == []
+    found = list(check.check(before, fault(outcome.plan), outcome.state))
+    assert any(text.startswith(claim) for text in found), found
+
+
+def test_leases_and_pages_that_disagree_are_named() -> None:
+    """A page that no lease holds, taken behind the leases' back, is a violation of exactly its band."""
+    arena = DryArena(build_layout(BANDS, 60 * 4096), sequences=4, context=64, chunk=16)
+    arena.step(arena.open(3), np.array([5, 9, 1]))
+    assert list(leases_agree(arena)) == []
+    outcome = advance(arena.state, demand=(0, 0, 1))
+    assert isinstance(outcome, Outcome)
+    arena._value = evolve(arena.value, state=outcome.state)
+    assert [(each.claim, each.text.split(":")[0]) for each in leases_agree(arena)] == [("LEASE-1", "full")]
