@@ -1,4 +1,4 @@
-"""Runs the Triton kernels in the interpreter where there is no GPU (decided before triton is imported), and no test by the clock."""
+"""Kernels run in the Triton interpreter where there is no GPU (decided before triton is imported); no test fails by the clock."""
 
 import os
 
