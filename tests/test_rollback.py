@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 
 from core_pure import step as steps
-from core_pure.advance import advance, resize
+from core_pure.advance import advance, allocate, resize
 from core_pure.compact import compact
 from core_pure.event import content_digest
 from core_pure.fences import launch, retire
@@ -20,7 +20,8 @@ from core_pure.rollback import undo
 from core_pure.state import ArenaState, Outcome, initial
 from core_pure.verify import verify
 from invariants.interpreter import run_plan
-from tests.core_states import bound_pages, histories, layout_of, some, where
+from tests.core_states import bound_pages, build, histories, layout_of, some, where
+from tests.test_brute import random_chain
 
 
 class Bytes:
@@ -88,6 +89,24 @@ def test_undo_gives_tables_and_bytes_back() -> None:
         kind = "withheld" if withhold and released else "moved" if outcome.plan.waves else "plain"
         seen[kind] += 1
     assert min(seen[kind] for kind in ("withheld", "moved", "plain")) > 20, seen
+
+
+def test_waves_are_undone_in_reverse() -> None:
+    """Forty plans of two or more waves, applied and undone: each frame goes home only when its place is free again."""
+    rng, undone = random.Random(9), 0
+    while undone < 40:
+        chain = random_chain(rng, bands=rng.choice((3, 4)), total=rng.randrange(24, 50), load=0.7)
+        before = build(chain)
+        outcome = allocate(before, tuple(band.ask for band in chain.bands))
+        if isinstance(outcome, Refusal) or len(outcome.plan.waves) < 2:
+            continue
+        device = Bytes(before, rng)
+        contents = {page: device.content(before, page) for page in bound_pages(before).tolist()}
+        device.apply(outcome.plan, frames(before, set()))
+        device.apply(undo(before, outcome.plan), frames(outcome.state, {int(p) for pages in outcome.pages for p in pages}))
+        assert device.table == before.table().tolist()
+        assert all(device.content(before, page) == content for page, content in contents.items())
+        undone += 1
 
 
 def test_before_the_plan_is_applied_the_old_value_is_enough() -> None:
