@@ -358,8 +358,9 @@ def fork(
     writes = []
     for band, (begin, shared) in enumerate(kept):
         opened = hold_again(opened, shared) if len(shared) else opened
-        pages = np.concatenate((shared, outcome.pages[band]))
-        writes.append(RowWrite(child_slot * opened.widths[band] + np.arange(begin, begin + len(pages)), pages))
+        # what slid out of the parent is the sink in the child's row, whoever had that row before
+        pages = np.concatenate((np.zeros(begin, np.int32), shared, outcome.pages[band]))
+        writes.append(RowWrite(child_slot * opened.widths[band] + np.arange(len(pages)), pages))
     opened = with_rows(evolve(opened, facts=opened.facts.write(np.array([child_slot]), after[None])), tuple(writes))
     counts = np.array([tokens])
     slots = np.array([child_slot])

@@ -18,7 +18,7 @@ from core_pure.event import Event
 from core_pure.verify import Violation
 
 from . import mutants, runs
-from .walks import SHAPES, Failure, Shape, Tally, moves, shrink, walk
+from .walks import SHAPES, Failure, Shape, Tally, blocks_of, moves, shrink, walk
 
 LENGTH = 200  # moves of one walk: long enough to fill an arena several times, short enough to shrink
 REPLAY_EVERY, LAZY_EVERY, NEIGHBOURS_EVERY, MACHINE_EVERY = 10, 20, 40, 20.0
@@ -102,6 +102,11 @@ def search(worker: int, job: Job) -> Iterator[Report]:
 
 def _one_walk(job: Job, number: int, report: Report, seen: bytearray) -> Failure | None:
     shape = shape_of(number)
+    with blocks_of(shape.block_bits):
+        return _walk_and_more(job, number, shape, report, seen)
+
+
+def _walk_and_more(job: Job, number: int, shape: Shape, report: Report, seen: bytearray) -> Failure | None:
 
     def mark(content: bytes) -> None:
         bit = int.from_bytes(content[:4], "little") % BITS
@@ -113,7 +118,8 @@ def _one_walk(job: Job, number: int, report: Report, seen: bytearray) -> Failure
         return done.failure
     violation: Violation | None = None
     if number % REPLAY_EVERY == 0:
-        violation = next(runs.digest_is_reproducible(shape, done), None)
+        told = itertools.chain(runs.digest_is_reproducible(shape, done), runs.digest_tells_apart(shape, done))
+        violation = next(told, None)
     if violation is None and number % LAZY_EVERY == 0:
         violation = next(runs.lazy_is_eager(shape, seed, LENGTH // 2), None)
     if violation is not None:
@@ -139,7 +145,8 @@ def shrunk(failure: Failure) -> Failure:
     """As short as it gets. Failures that are events only are turned into moves first; where that loses it, they stay."""
     if failure.moves:
         return shrink(failure)
-    candidate = evolve(failure, moves=runs.from_events(failure.shape, failure.events))
+    with blocks_of(failure.shape.block_bits):
+        candidate = evolve(failure, moves=runs.from_events(failure.shape, failure.events))
     found = walk(failure.shape, candidate.moves).failure
     return failure if found is None else shrink(found)
 

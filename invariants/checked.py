@@ -7,7 +7,8 @@ campaigns all drive this one checker; the ids are those of ``catalogue``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
 
 import numpy as np
 from attrs import define, evolve, field
@@ -15,18 +16,20 @@ from attrs import define, evolve, field
 from core_pure.admission import AdmissionBudget, fits_empty, request_pages
 from core_pure.advance import allocate
 from core_pure.errors import ArenaError
-from core_pure.event import Event, apply, content_digest
+from core_pure.event import Event, apply
 from core_pure.fits import NOW, RELIEF, Refusal, fits, obtainable
 from core_pure.layout import Layout
+from core_pure.rollback import undo
 from core_pure.state import ArenaState, Outcome, initial
 from core_pure.verify import Violation, verify
 
 from . import brute
 from .brute import BruteBand, BruteChain
+from .interpreter import band_of, run_plan
 from .plain import violations
 from .reference import OUTCOME, REFUSAL, Reference
 
-CAPACITY_EVERY, ADMISSION_EVERY, VERIFY_EVERY, FIGURES_EVERY = 8, 16, 8, 5
+CAPACITY_EVERY, ADMISSION_EVERY, VERIFY_EVERY, FIGURES_EVERY, OLD_EVERY = 16, 32, 16, 10, 12
 """Claims that need many questions are asked in one transition of so many; everything else in each."""
 
 HAZARDS = ("encoding", "number", "wait", "source", "target", "row", "fill")
@@ -42,8 +45,27 @@ SAYINGS = (
 )
 
 
+def content_of(state: ArenaState) -> bytes:
+    """A fingerprint of everything a state holds, fences left out; cheaper than ``content_digest`` on tiny arenas. 8 bytes."""
+    parts = []
+    for band in state.bands:
+        held = band.held
+        counts = (band.live, band.spare, band.fresh, band.low, band.high, held.count)
+        kept = (sorted(held.pins.items()), [(batch.fence, list(batch.frames)) for batch in held.batches]) if held.end else ()
+        parts += [
+            repr((counts, kept)).encode(),
+            band.page_of.read(slice(band.low, band.high)).tobytes(),
+            np.maximum(band.frame_of.copy(), -1).tobytes(),  # below 0 is unbound, whatever the mark
+            band.ids.read(slice(0, band.spare)).tobytes(),
+            band.blocks.tobytes(),
+        ]
+    return blake2b(b"|".join(parts), digest_size=8).digest()
+
+
 def claim_of(text: str) -> str:
     """The claim that a sentence of the reference or the interpreter is about."""
+    if text.startswith("undo:"):
+        return "UNDO-1"
     if text.split(":", 1)[0] in HAZARDS:
         return "PLAN-1"
     return next((claim for words, claim in SAYINGS if words in text), "SETS-1")
@@ -59,12 +81,13 @@ class Checked:
     steps: int = 0
     result: Outcome | Refusal | ArenaError | None = field(default=None)
     moved: int = 0  # frames moved by the last step
+    kept: list[tuple[ArenaState, bytes]] = field(factory=list)  # old values, and what they were
 
     @classmethod
     def of(cls, layout: Layout) -> Checked:
         """An empty arena."""
         state = initial(layout)
-        return cls(state, Reference(layout), content_digest(state))
+        return cls(state, Reference(layout), content_of(state))
 
     def step(self, event: Event) -> Iterator[Violation]:
         """Give one event to both. Stops at the first stage that finds something; then core and reference differ."""
@@ -94,7 +117,7 @@ class Checked:
             yield Violation(claim, f"{event.kind} {_short(event)}: said {said} ({self.result}), expected {sorted(expected)}")
 
     def _inputs(self, event: Event) -> Iterator[Violation]:
-        if content_digest(self.state) != self.content:
+        if content_of(self.state) != self.content:
             yield Violation("INPUT-1", f"{event.kind} {_short(event)} changed the value that it was given")
 
     def _settle(self, event: Event) -> Iterator[Violation]:
@@ -105,20 +128,34 @@ class Checked:
         outcome = self.result
         self.moved = outcome.plan.moves
         yield from relief_is_optimal(self.model, event, outcome)
+        gone = set(event.pages.tolist()) if event.kind == "advance" else set()
+        before = [{p: f for p, f in band.pages.items() if p not in gone} for band in self.model.bands]
+        old = self.state
         try:
             absorb(self.model, event, self.state, outcome)
+            if outcome.plan.waves and event.kind != "compact":
+                undone(self.model, old, before, outcome)
         except AssertionError as error:
             yield Violation(claim_of(str(error)), f"{event.kind} {_short(event)}: {error}")
             return
-        self.state, self.content = outcome.state, content_digest(outcome.state)
+        self.state, self.content = outcome.state, content_of(outcome.state)
         yield from violations(self.state)
         yield from agreement(self.model, self.state)
         if self.steps % VERIFY_EVERY == 0:
             yield from verify(self.state)
+        if self.steps % OLD_EVERY == 0:
+            yield from self._old_values()
         if self.steps % CAPACITY_EVERY == 0:
             yield from capacity_is_obtainable(self.state, self.model, self.steps // CAPACITY_EVERY)
         if self.steps % ADMISSION_EVERY == 0:
             yield from prefix_is_allocatable(self.state, self.steps)
+
+    def _old_values(self) -> Iterator[Violation]:
+        """INPUT-1 for values older than the last: each is still what it was."""
+        for state, content in self.kept:
+            if content_of(state) != content:
+                yield Violation("INPUT-1", "a value held for a while is not what it was")
+        self.kept = [*self.kept[-1:], (self.state, self.content)]
 
 
 def _short(event: Event) -> str:
@@ -134,7 +171,7 @@ def expectation(model: Reference, event: Event) -> frozenset[str]:
     pages, reader = event.pages.tolist(), event.reader
     match event.kind:
         case "allocate" | "release" | "advance":
-            demand = event.demand or (0,) * len(model.bands)
+            demand = demand_of(model, event)
             if event.flag:
                 misuse = model.expect_pages(pages)
                 waiting = dict.fromkeys(pages, model.launched + 1)
@@ -145,12 +182,24 @@ def expectation(model: Reference, event: Event) -> frozenset[str]:
             return frozenset({"FenceError"}) if late else OUTCOME
         case "pin" | "unpin":
             return model.expect_pages(pages, to=event.kind) - {"DuplicatePage"} or OUTCOME
+        case "copy":
+            wrong = model.expect_pages(pages, to="pin") - {"DuplicatePage"} - OUTCOME
+            verdict = model.expect_advance((), demand_of(model, event), reader=reader)
+            return wrong | (verdict - OUTCOME - REFUSAL) if wrong else verdict
         case "retire":
             return OUTCOME if 0 <= (event.number or 0) <= model.launched else frozenset({"FenceError"})
         case "resize":
             return _resized(model, event.number or 0)
         case _:
             return OUTCOME
+
+
+def demand_of(model: Reference, event: Event) -> tuple[int, ...]:
+    """Pages per band that an event takes: of a copy, one per page named."""
+    if event.kind == "copy":
+        owners = [band_of(model.layout, page) for page in event.pages.tolist()]
+        return tuple(owners.count(index) for index in range(len(model.bands)))
+    return event.demand or (0,) * len(model.bands)
 
 
 def _withheld(model: Reference, demand: tuple[int, ...], waiting: dict[int, int]) -> frozenset[str]:
@@ -207,18 +256,20 @@ def chain_of(
 
 def relief_is_optimal(model: Reference, event: Event, outcome: Outcome) -> Iterator[Violation]:
     """RELIEF-1: bytes moved = the least over all windows; WAIT-1: a reader is waited for only when nothing fits now."""
-    if event.kind not in ("allocate", "advance", "release", "resize"):
+    if event.kind not in ("allocate", "advance", "release", "resize", "copy"):
         return
     plan = outcome.plan
     moved = sum(model.layout.bands[band].frame_bytes for wave in plan.waves for band in wave[:, 0].tolist())
     most = max(1, len(model.bands) - (event.kind != "resize"))  # only under a falling top does the last band move down
     if len(plan.waves) > most:
         yield Violation("RELIEF-1", f"{len(plan.waves)} waves > {most} for {len(model.bands)} bands")
-    demand, released = event.demand or (0,) * len(model.bands), tuple(event.pages.tolist())
+    demand = demand_of(model, event)
+    released = () if event.kind == "copy" else tuple(event.pages.tolist())
     if event.reader is not None and any(demand):
         leaving = chain_of(model, demand, released, event.reader)
         wait = None if brute.feasible(leaving, brute.NOW) else event.reader
         least = 0 if wait is None else brute.optimum_bytes(leaving, brute.after(event.reader))
+        wait = event.reader if event.kind == "copy" else wait  # the reader may be writing what is copied
         if plan.wait != wait:
             yield Violation("WAIT-1", f"waits for {plan.wait}, needed is {wait}")
     elif moved:
@@ -238,8 +289,13 @@ def absorb(model: Reference, event: Event, before: ArenaState, outcome: Outcome)
     match event.kind:
         case "allocate" | "release" | "advance":
             reader = model.launched + 1 if event.flag else event.reader
-            demand = event.demand or (0,) * len(model.bands)
+            demand = demand_of(model, event)
             model.absorb(plan.words.tolist(), released=pages, pages=outcome.pages or None, demand=demand, reader=reader)
+        case "copy":
+            demand = demand_of(model, event)
+            now = event.reader is None or brute.feasible(chain_of(model, demand), brute.NOW)
+            words = evolve(plan, wait=None).words if now else plan.words  # a wait for the bytes alone frees no frame
+            model.absorb(words.tolist(), pages=outcome.pages, demand=demand, reader=None if now else event.reader)
         case "compact":
             _absorb_compact(model, event, outcome)
         case "pin" | "unpin":
@@ -291,6 +347,28 @@ def _absorb_compact(model: Reference, event: Event, outcome: Outcome) -> None:
         model.check()
 
 
+def undone(model: Reference, old: ArenaState, before: list[dict[int, int]], outcome: Outcome) -> None:
+    """UNDO-1: ``rollback.undo`` gives the table before, and the bytes of every page that lived before and after.
+
+    Raises: AssertionError, starting with "undo:".
+    """
+    words = undo(old, outcome.plan).words.tolist()
+    buffer, table = bytearray(model.buffer), list(model.table)
+    kept = {page for pages in before for page in pages}
+    in_use = {(at, frame) for at, band in enumerate(model.bands) for page, frame in band.pages.items() if page in kept}
+    in_use |= {(at, frame) for at, band in enumerate(model.bands) for frame in band.waiting}
+    try:
+        run_plan(words, buffer, table, old.layout, in_use)
+    except AssertionError as error:
+        raise AssertionError(f"undo: {error}") from error
+    assert table == old.table().tolist(), "undo: the table is not what it was"
+    for at, pages in enumerate(before):
+        for page, frame in pages.items():
+            size = old.layout.bands[at].frame_bytes
+            there = page in model.bands[at].pages
+            assert not there or bytes(buffer[frame * size : (frame + 1) * size]) == model.contents[page], f"undo: page {page}"
+
+
 def agreement(model: Reference, state: ArenaState) -> Iterator[Violation]:
     """SETS-1: pages, quarantine, pins and fences of the core are those of the reference; PLAN-2: so is the table."""
     pages, waiting, pins = [], [], []
@@ -327,18 +405,22 @@ def refusal_is_true(model: Reference, event: Event, refusal: Refusal, turn: int)
     if turn % FIGURES_EVERY:
         return
     for index, band in enumerate(refusal.bands):
-        for name, said, now, fence in (("now", band.now, True, -1), ("after relief", band.after_relief, False, -1),
-                                       ("after waiting", band.after_fence, False, model.launched)):  # fmt: skip
-            yield from _most(model, index, said, f"REFUSE-1 {name}", now, fence)
+        free = [page for each in model.bands for page in each.pages if not each.pins[page]]
+        yield from _most(model, index, band.now, "REFUSE-1 now", now=True)
+        yield from _most(model, index, band.after_relief, "REFUSE-1 after relief")
+        yield from _most(model, index, band.after_fence, "REFUSE-1 after waiting", fence=model.launched)
+        yield from _most(model, index, band.after_eviction, "REFUSE-1 after eviction", leaving=free)
 
 
-def _most(model: Reference, index: int, said: int, what: str, now: bool, fence: int) -> Iterator[Violation]:
+def _most(
+    model: Reference, index: int, said: int, what: str, *, now: bool = False, fence: int = -1, leaving: Iterable[int] = ()
+) -> Iterator[Violation]:
     """``said`` pages of one band fit, and one more does not."""
     claim, name = what.split(" ", 1)
 
     def holds(pages: int) -> bool:
         demand = tuple(pages if at == index else 0 for at in range(len(model.bands)))
-        return model.fits(demand, now=now, fence=fence)
+        return model.fits(demand, now=now, fence=fence, leaving=leaving)
 
     if said and not holds(said):
         yield Violation(claim, f"{said} pages of band {index} {name}, which no packing has")
@@ -359,7 +441,7 @@ def capacity_is_obtainable(state: ArenaState, model: Reference, turn: int) -> It
     index = turn % len(state.bands)
     for mode in (NOW, RELIEF):
         said = obtainable(state, index, mode)
-        yield from _most(model, index, said, f"CAP-1 {mode}", mode == NOW, -1)
+        yield from _most(model, index, said, f"CAP-1 {mode}", now=mode == NOW)
     demand = tuple(said if at == index else 0 for at in range(len(state.bands)))
     if said and _refused(state, demand):
         yield Violation("CAP-1", f"{said} pages of band {index} reported, but the allocation is refused")

@@ -19,7 +19,7 @@ from core_pure.event import Event
 from core_pure.state import Outcome
 
 from .checked import Checked
-from .walks import SHAPES, Failure, Move, Shape, event_of, squeezed
+from .walks import SHAPES, Failure, Move, Shape, blocks_of, event_of, squeezed
 
 picks = st.lists(st.integers(0, 63), min_size=1, max_size=4).map(tuple)
 demands = st.lists(st.integers(0, 6), min_size=4, max_size=4).map(tuple)
@@ -62,13 +62,18 @@ class ArenaMachine(RuleBasedStateMachine):
     def begin(self, which: int) -> Point:
         """An empty arena."""
         self.shape = self.shapes[which % len(self.shapes)]
-        return Point(Checked.of(self.shape.layout()), ())
+        with blocks_of(self.shape.block_bits):
+            return Point(Checked.of(self.shape.layout()), ())
 
     def carried_out(self, before: Point, event: Event, after: Checked) -> None:
         """Hook: a plan was accepted and the reference has carried it out."""
 
     def _take(self, point: Point, move: Move) -> Point:
         """Give one move to the core from an old value; the old value must stay usable."""
+        with blocks_of(self.shape.block_bits):
+            return self._taken(point, move)
+
+    def _taken(self, point: Point, move: Move) -> Point:
         bands = len(self.shape.frames)
         move = move._replace(demand=move.demand[:bands])
         concrete = squeezed(point.checked.state, move) if move.kind == "squeeze" else move
@@ -108,6 +113,11 @@ class ArenaMachine(RuleBasedStateMachine):
     def compact(self, point: Point, limit: int, picks: tuple[int, ...], flag: int) -> Point:
         """Compaction, limited or not, beside a reader or not."""
         return self._take(point, Move("compact", (), picks, limit, flag))
+
+    @rule(target=points, point=points, picks=picks, number=st.integers(0, 1), flag=st.integers(0, 1))
+    def copy(self, point: Point, picks: tuple[int, ...], number: int, flag: int) -> Point:
+        """Copy pages, some twice."""
+        return self._take(point, Move("copy", (), picks, number, flag))
 
     @rule(target=points, point=points, picks=picks)
     def pin(self, point: Point, picks: tuple[int, ...]) -> Point:

@@ -22,8 +22,8 @@ from attrs import frozen
 
 from core_pure.errors import ArenaError
 
-from . import walks
-from .walks import Failure, Shape
+from . import runs, walks
+from .walks import SHAPES, Failure, Shape
 
 
 class UnknownMutant(ArenaError):
@@ -115,17 +115,23 @@ def planted(mutant: Mutant) -> Iterator[None]:
 # --- finding them ------------------------------------------------------------------------------------------------------
 
 
-def hunt(mutant: Mutant, *, seed: int = 0, walks_most: int = 400, length: int = 120, expect: bool = True) -> Failure | None:
-    """Random walks on the planted core until something is violated. expect: pass over violations of other claims."""
-    from .walks import SHAPES
-
+def hunt(
+    mutant: Mutant, *, seed: int = 0, walks_most: int = 400, length: int = 120, claims: tuple[str, ...] = ()
+) -> Failure | None:
+    """Random walks, and claims about whole runs, on the planted core until one of ``claims`` (any, if none) is violated."""
     shapes: list[Shape] = [shape for shape in SHAPES if shape.name == mutant.shape] or list(SHAPES)
     with planted(mutant):
         for number in range(walks_most):
             shape = shapes[number % len(shapes)]
-            found = walks.run(shape, walks.moves(seed + number, shape, length))
-            if found is not None and (not expect or found.violation.claim in mutant.killers):
-                return found
+            with walks.blocks_of(shape.block_bits):
+                done = walks.walk(shape, walks.moves(seed + number, shape, length))
+                if done.failure is not None:
+                    if not claims or done.failure.violation.claim in claims:
+                        return done.failure
+                    continue
+                told = (*runs.digest_is_reproducible(shape, done), *runs.digest_tells_apart(shape, done))
+            if told and (not claims or told[0].claim in claims):
+                return Failure(shape, (), done.events, told[0])
     return None
 
 

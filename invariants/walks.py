@@ -9,11 +9,16 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
+from unittest import mock
 
 import numpy as np
 from attrs import define, field, frozen
 
+from core_pure import band as core_band
+from core_pure import verify as core_verify
+from core_pure.band import BLOCK_BITS
 from core_pure.errors import ArenaError
 from core_pure.event import Event
 from core_pure.fits import NOW, RELIEF, Refusal, obtainable
@@ -21,6 +26,7 @@ from core_pure.layout import BandSpec, Layout
 from core_pure.state import ArenaState
 from core_pure.verify import Violation
 
+from . import plain
 from .checked import Checked
 from .reference import Reference
 
@@ -34,6 +40,7 @@ class Shape:
     total_bytes: int
     caps: tuple[tuple[int, int | None], ...] = ()
     resizes: bool = False
+    block_bits: int = 2  # holes are counted per 4 frames, so that a tiny arena has several blocks; shipped: per 1,024
 
     def layout(self) -> Layout:
         """In exactly this byte order and size, unrounded."""
@@ -46,14 +53,14 @@ class Shape:
 
 
 SHAPES: tuple[Shape, ...] = (
-    Shape("single", (5,), 48),
+    Shape("single", (5,), 48, block_bits=1),
     Shape("two", (7, 5), 76),
     Shape("two-fine", (9, 2), 54),
     Shape("three", (7, 5, 3), 75),
     Shape("three-off-grid", (9, 6, 4), 100),
-    Shape("three-even", (4, 2, 1), 34),
+    Shape("three-even", (4, 2, 1), 34, block_bits=BLOCK_BITS),
     Shape("three-rising", (8, 3, 5), 90),
-    Shape("four", (8, 3, 5, 2), 92),
+    Shape("four", (8, 3, 5, 2), 92, block_bits=BLOCK_BITS),
     Shape("capped", (7, 4, 3), 80, ((1, None), (0, 3), (2, 9))),
     Shape("resized", (3000, 2000), 28672, resizes=True),
 )
@@ -102,6 +109,8 @@ def event_of(model: Reference, layout: Layout, move: Move) -> Event | None:
         case "unpin":
             pinned_pages = sorted(page for band in model.bands for page, count in band.pins.items() if count)
             return Event("unpin", pages=np.array([pinned_pages[move.number % len(pinned_pages)]])) if pinned_pages else None
+        case "copy":
+            return Event("copy", None, reader, (), np.array(pages + pages[: move.number], np.int64)) if pages else None
         case "launch" | "clear":
             return Event(move.kind)
         case "retire":
@@ -149,11 +158,12 @@ class Temper:
             "squeeze": 16.0,
             "release": rng.choice((20.0, 26.0, 32.0)),
             "advance": 12.0,
-            "compact": rng.choice((0.5, 3.0)),
+            "compact": rng.choice((1.0, 4.0)),
             "pin": 2.5 if pins else 0.0,
             "unpin": 3.0 if pins else 0.0,
             "launch": 5.0 if fences else 0.0,
             "retire": 5.0 if fences else 0.0,
+            "copy": rng.choice((0.0, 3.0)),
             "clear": 0.15,
             "resize": 4.0 if shape.resizes else 0.0,
             "misuse": 2.0,
@@ -181,10 +191,16 @@ def moves(seed: int, shape: Shape, length: int) -> Iterator[Move]:
         if kind in ("release", "advance", "pin"):
             picks = tuple(rng.randrange(64) for _ in range(rng.choice((1, 1, 2, 3, 6) if kind == "release" else (1, 1, 2))))
             flag = 1 if kind == "release" and rng.random() < temper.reader else flag
+        if kind == "copy":
+            picks, number, flag = (
+                tuple(rng.randrange(64) for _ in range(rng.choice((1, 2, 3)))),
+                rng.choice((0, 0, 1)),
+                rng.choice((0, 1)),
+            )
         if kind == "compact":
             number = rng.choice((-1, -1, rng.randrange(0, 3 * max(shape.frames))))
-            flag = rng.choice((0, 0, 1, 3))
-            picks = (rng.randrange(64),)
+            flag = rng.choice((0, 1, 3, 3))
+            picks = tuple(rng.randrange(64) for _ in range(rng.choice((1, 3))))
         if kind == "resize":
             number = rng.randrange(0, shape.total_bytes // 4096 + 2)
         if kind in ("unpin", "retire", "misuse", "squeeze"):
@@ -245,8 +261,22 @@ class Run:
     events: tuple[Event, ...]
 
 
+@contextmanager
+def blocks_of(bits: int) -> Iterator[None]:
+    """Count holes per 2**bits frames, in the core and in both tellings of HOLE-1."""
+    with ExitStack() as stack:
+        for module in (core_band, core_verify, plain):
+            stack.enter_context(mock.patch.object(module, "BLOCK_BITS", bits))
+        yield
+
+
 def walk(shape: Shape, chosen: Iterable[Move], tally: Tally | None = None, seen: Callable[[bytes], None] | None = None) -> Run:
     """Take the moves from the empty arena; stop at the first violation. seen: told the content digest of every state."""
+    with blocks_of(shape.block_bits):
+        return _walk(shape, chosen, tally, seen)
+
+
+def _walk(shape: Shape, chosen: Iterable[Move], tally: Tally | None, seen: Callable[[bytes], None] | None) -> Run:
     layout = shape.layout()
     checked = Checked.of(layout)
     done: list[Move] = []
