@@ -22,11 +22,15 @@ EVEN_GROUPS = (3, 2)  # group size is the largest layer count if that is under 1
 
 @frozen
 class LayerKind:
-    """Layers that one group may hold. Units: ``bytes`` per token (per state for a state layer), window in tokens."""
+    """Layers that one group may hold. Units: ``bytes`` per token (per state for a state layer), window in tokens.
+
+    slots_fixed: what a request holds whatever its length (1 state, its encoder tokens), None where it grows.
+    """
 
     retention: str
     window: int | None
     bytes: int
+    slots_fixed: int | None = None
 
 
 @frozen
@@ -62,6 +66,7 @@ class PaddedPage:
                 slots_per_page=groups.block_tokens,
                 retention=groups.kind.retention,
                 window=groups.kind.window,
+                pages_fixed=ceil_div(groups.kind.slots_fixed or 1, groups.block_tokens),
             )
             for groups in self.kinds
         )
@@ -85,7 +90,7 @@ def padded_page(bands: Iterable[BandGeometry], kernel_block: int = KERNEL_BLOCK)
         has_latent = has_latent or band.name == "latent"
         for layer in band.layers:
             size = sum(row.payload_bytes for row in rows_of(layer))
-            counts[LayerKind("state" if band.retention == "state" else band.retention, band.window, size)] += 1
+            counts[LayerKind(band.retention, band.window, size, band.slots_fixed)] += 1
     attention = [kind.bytes for kind in counts if kind.retention != "state"]
     states = [kind.bytes for kind in counts if kind.retention == "state"]
     if not attention:

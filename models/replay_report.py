@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +187,12 @@ def write_bytes(path: Path, content: bytes) -> Path:
 
 
 def write_plots(setting: Setting, runs: Sequence[Run], out: Path) -> list[Path]:
-    """Memory maps of the arena and its named rivals (of the first policy where none of them ran); everybody's concurrency."""
+    """Memory maps of the arena and its named rivals (of the first policy where none of them ran); everybody's concurrency.
+
+    Returns: what was written; nothing where matplotlib is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        return []
     out.mkdir(parents=True, exist_ok=True)
     served = {run.policy: run for run in runs if run.stats.samples}
     about = f"{setting.model}, {sized(setting.layout.total_bytes)}, {setting.trace.name}"

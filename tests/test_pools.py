@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from core_pure.errors import ConfigError, DemandError, LayoutError, LeaseStale
 from core_pure.fits import Fit, Refusal
-from core_pure.geometry import BandGeometry, FullAttention, RecurrentState, SlidingWindow, StateTensor, group_bands
+from core_pure.geometry import BandGeometry, CrossAttention, FullAttention, RecurrentState, SlidingWindow, StateTensor, group_bands
 from core_pure.geometry import Layer as ModelLayer
 from core_pure.layout import BandSpec, build_layout
 from models.loop import NO_INTS, LoopOptions, ServingLoop, Status
@@ -295,6 +295,18 @@ def test_padded_page_unifies_unequal_attention() -> None:
     page = padded_page(group_bands(layers, PAGE))
     assert (page.block_tokens, page.page_bytes) == (16, 16 * 128)
     assert {g.kind.retention: g.block_tokens for g in page.kinds} == {"full": 64, "window": 16}
+
+
+def test_padded_page_charges_encoder_tokens() -> None:
+    """A request holds the blocks of all its encoder tokens from its first token on, and no more later."""
+    layers = [ModelLayer(0, FullAttention(1, 8, 8, "bfloat16")), ModelLayer(1, CrossAttention(1, 8, 8, "bfloat16", 100))]
+    pool = PaddedPages(padded_page(group_bands(layers, PAGE)), 1 << 16, 64)
+    handle = pool.open(1)
+    held = []
+    for tokens in (1, 30):
+        pool.step(handle, ints(tokens))
+        held.append(dict(zip([spec.retention for spec in pool.specs], pool.pages_held, strict=True)))
+    assert held == [{"cross": 7, "full": 1}, {"cross": 7, "full": 2}]
 
 
 @settings(max_examples=30, deadline=None)

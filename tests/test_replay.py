@@ -2,6 +2,7 @@
 
 import csv
 import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +12,17 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from core_pure.door import Door
-from core_pure.errors import ConfigError
+from core_pure.errors import ConfigError, LayoutError
 from core_pure.fits import Refusal
 from core_pure.layout import BandSpec, Layout, boot_floor, build_layout, order_chain
 from core_pure.state import initial
-from models.architectures import bands_of, layout_for
+from models.architectures import bands_of, bundled_ids, layout_for
 from models.dry import DryArena
 from models.loop import LoopOptions, ServingLoop, Status, StepRecord
 from models.padded import padded_page
 from models.progress import Display
 from models.replay import POLICIES, ArenaRig, Setting, StampEquation, parse_policies, replay, rival
+from models.replay_checks import PlanCheck
 from models.replay_report import as_json, check_out, notes, table, write_json, write_plots
 from models.statistics import Meter, Statistics
 from models.traces import Trace, load_trace
@@ -158,6 +160,24 @@ def rig(chosen: Setting) -> ArenaRig:
     arena = DryArena(chosen.layout, sequences=1_024, context=chosen.context, chunk=chosen.options.prefill_tokens)
     arena.watchers = (meter,)
     return ArenaRig(arena, meter, (lambda pool: pool.verify(),))
+
+
+@pytest.mark.parametrize("model", random.Random(0).sample(bundled_ids(), 6))
+def test_published_models_are_served_with_every_check(model: str) -> None:
+    """Six bundled models drawn by seed, little memory: no violation in any step or plan, whatever bands they have."""
+    try:
+        layout = layout_for(model, "2GiB")
+        trace = load_trace("mix", scale=1 / 16, requests=60)
+        chosen = Setting(model, layout, trace, LoopOptions())
+        plans = PlanCheck(layout)
+        arena = DryArena(layout, sequences=1_024, context=chosen.context, chunk=8_192)
+    except LayoutError as error:
+        pytest.skip(f"2 GiB are too little: {error}")
+    arena.watchers = (plans,)
+    loop = ServingLoop(arena, trace, LoopOptions(), observers=[EveryStep()])
+    loop.run()
+    assert plans.violations == [] and plans.made >= loop.steps
+    assert set(loop.requests.status.tolist()) <= {Status.DONE, Status.REFUSED} and arena.state == initial(layout)
 
 
 def test_every_policy_gets_the_same_bytes() -> None:
