@@ -44,6 +44,10 @@ def holes_are_counted(state: ArenaState) -> Iterator[Violation]:
         low, high = _hull(band)
         holes = np.flatnonzero(band.page_of.copy()[low:high] == FREE) + low
         counted = np.bincount(holes >> BLOCK_BITS, minlength=len(band.blocks))
+        blocks = (band.home.frames_limit >> BLOCK_BITS) + 1
+        if len(band.blocks) != blocks:
+            yield Violation("HOLE-1", f"{band.name}: holes are counted for {len(band.blocks)} blocks, of {blocks}")
+            continue
         wrong = np.flatnonzero(counted[: len(band.blocks)] != band.blocks)
         if len(wrong):
             at = int(wrong[0])

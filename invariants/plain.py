@@ -51,7 +51,7 @@ def counts_are_those_of_the_tables(one: Reading) -> Iterator[Violation]:
     band = one.band
     if len(one.live) != band.live:
         yield Violation("LIVE-1", f"{band.name}: {len(one.live)} frames hold a page != live = {band.live}")
-    counted = [0] * len(band.blocks)
+    counted = [0] * ((band.home.frames_limit >> BLOCK_BITS) + 1)
     for frame in range(one.low, one.high):
         if one.page_of[frame] == FREE:
             counted[frame >> BLOCK_BITS] += 1
