@@ -7,6 +7,7 @@ in quarantine. Nothing is moved while the demand fits as things stand.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import index
 from typing import NamedTuple
 
 import numpy as np
@@ -161,12 +162,12 @@ def resize(state: ArenaState, total_bytes: int) -> Outcome | Refusal:
     """Give up or take back bytes at the top, within the capacity that the tables were built for. Page ids stay.
 
     Moves the fewest bytes; refuses when what is live, pinned or quarantined does not fit below the new top.
-    Raises: LayoutError for more than the capacity.
+    Raises: LayoutError for more than the capacity, less than the sink, or no whole number.
     """
     layout = state.layout
-    total = floor_arena(total_bytes)
+    total = floor_arena(index(total_bytes)) if is_whole(total_bytes) else -1
     if not layout.sink_bytes <= total <= layout.capacity_bytes:
-        raise LayoutError(f"resize to {total} bytes; expected {layout.sink_bytes} to the capacity {layout.capacity_bytes}")
+        raise LayoutError(f"resize to {total_bytes!r} bytes; expected {layout.sink_bytes} to the capacity {layout.capacity_bytes}")
     resized = evolve(state, layout=evolve(layout, total_bytes=total))
     nothing = (0,) * len(state.bands)
     if is_feasible(resized, nothing, NOW):

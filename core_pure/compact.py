@@ -39,8 +39,8 @@ def compact(
     Cost: O(span) of the bands that move.
     """
     check_reader(state, reader)
-    if bytes_limit is not None and (not is_whole(bytes_limit) or bytes_limit < 0):
-        raise DemandError(f"bytes_limit {bytes_limit!r}: expected 0 or more, or None for no limit")
+    if bytes_limit is not None and (not is_whole(bytes_limit) or not 0 <= bytes_limit < 1 << 63):
+        raise DemandError(f"bytes_limit {bytes_limit!r}: expected 0 or more as int64, or None for no limit")
     fixed = {} if written is None else by_band(state, written)
     hold = reader if written is not None else None
     left = bytes_limit

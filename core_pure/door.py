@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from . import step as steps
 from .admission import AdmissionBudget, eviction_advice, max_request_tokens
 from .capacity import Evictor, Ints, StepResult
-from .errors import CorruptState, PromiseBroken
+from .errors import CorruptState, LeaseError, PromiseBroken
 from .event import Event, apply
 from .fits import RELIEF, Fit, Mode, Refusal, fits, is_feasible
-from .layout import Demand, Layout, check_boot
+from .layout import Demand, Layout, check_boot, is_whole
 from .leases import NONE, Leases, RowWrite, empty_leases, open_leases, pages_of, share, split
 from .plan import Plan
 from .report import Report, report
@@ -56,7 +56,7 @@ class Door:
 
     Args: layout. sequences: most leases at once. context: most tokens of one. chunk: most tokens that one lease gets in one
     step. draft_tokens: speculative tokens on top of the context. strict: ``verify`` raises. recorder: told every event.
-    Raises: LayoutError below the boot floor.
+    Raises: LayoutError below the boot floor; LeaseError for counts that are no whole numbers or out of range.
     """
 
     def __init__(
@@ -70,6 +70,9 @@ class Door:
         strict: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
+        if not is_whole(chunk) or chunk < 1:
+            raise LeaseError(f"chunk of {chunk!r} tokens a step; expected at least 1")
+        leases = empty_leases(layout, sequences=sequences, context=context, draft_tokens=draft_tokens)
         check_boot(layout, context, chunk)
         self.layout = layout
         self.chunk = chunk
@@ -77,7 +80,6 @@ class Door:
         self.strict = strict
         self.recorder = recorder
         self.observers: tuple[DoorObserver, ...] = ()
-        leases = empty_leases(layout, sequences=sequences, context=context, draft_tokens=draft_tokens)
         self._value = Serving(initial(layout), leases)
 
     # --- for subclasses ------------------------------------------------------------------------------------------------

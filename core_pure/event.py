@@ -66,9 +66,9 @@ _TRANSITIONS: dict[str, Callable[[ArenaState, Event], Outcome | Refusal]] = {
     "pin": lambda s, e: pin(s, e.pages),
     "unpin": lambda s, e: unpin(s, e.pages),
     "launch": lambda s, e: launch(s),
-    "retire": lambda s, e: retire(s, e.number or 0),
+    "retire": lambda s, e: retire(s, _number(e.number)),
     "clear": lambda s, e: clear(s),
-    "resize": lambda s, e: resize(s, e.number or 0),
+    "resize": lambda s, e: resize(s, _number(e.number)),
     "copy": lambda s, e: copy(s, e.pages, reader=e.reader),
 }
 KINDS = tuple(_TRANSITIONS)

@@ -156,7 +156,7 @@ class Layout:
             for name, pages in wanted.items():
                 counts[self.index(name)] = pages
             wanted = counts
-        if isinstance(wanted, str) or not hasattr(wanted, "__len__"):
+        if isinstance(wanted, str) or not hasattr(wanted, "__len__") or getattr(wanted, "ndim", 1) != 1:
             raise DemandError(f"a demand is a mapping or a row of pages per band, not {wanted!r}")
         if len(wanted) != len(self.bands):
             raise DemandError(f"a demand names {len(wanted)} bands; this arena has {len(self.bands)}: {self.names}")
@@ -208,15 +208,18 @@ def build_layout(bands: Iterable[BandSpec], total_bytes: int) -> Layout:
     Raises: LayoutError when there is no band, a name stands twice, a field is nonsense, the minima do not fit, or the
     bytes hold not even the sink and one frame of some band.
     """
-    chain = order_chain(bands)
+    declared = tuple(bands)
+    for band in declared:
+        check_band(band)
+    chain = order_chain(declared)
     if not chain:
         raise LayoutError("an arena needs at least one band; every layer kind of this rank is absent")
     names = [band.name for band in chain]
     if len(set(names)) != len(names):
         raise LayoutError(f"band names must differ: {names}")
-    for band in chain:
-        check_band(band)
-    total = floor_arena(total_bytes)
+    if not is_whole(total_bytes):
+        raise LayoutError(f"arena of {total_bytes!r} bytes; expected a whole number")
+    total = floor_arena(index(total_bytes))
     layout = Layout(chain, total, total)
     floor = smallest_total(chain, tuple(max(1, band.pages_min) for band in chain))
     if total < floor:
@@ -233,8 +236,9 @@ def build_layout(bands: Iterable[BandSpec], total_bytes: int) -> Layout:
 def smallest_total(chain: Sequence[BandSpec], demand: Sequence[int]) -> int:
     """The least arena, in whole 4096 bytes, whose empty value admits ``demand``: the walk of ``fits`` with no ceiling."""
     edge = sink_bytes(band.frame_bytes for band in chain)
+    ample = edge + sum((max(n, band.pages_min) + 1) * band.frame_bytes for band, n in zip(chain, demand, strict=True))
     for band, pages in zip(chain, demand, strict=True):
-        edge = edge_above(edge, NOWHERE, band.frame_bytes, max(pages, band.pages_min), NOWHERE, 0)
+        edge = edge_above(edge, ample, band.frame_bytes, max(pages, band.pages_min), NOWHERE, 0)
     return align(edge, ARENA_GRANULE)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .errors import LeaseError, LeaseStale
 from .geometry import table_pages
-from .layout import Layout
+from .layout import Layout, is_whole
 from .table import Table
 
 Handles = NDArray[np.int64]
@@ -68,6 +68,8 @@ class Leases:
 
 def empty_leases(layout: Layout, *, sequences: int, context: int, draft_tokens: int = 0) -> Leases:
     """No sequence yet. Args: sequences: the most at once (below 2²⁰). context: the most tokens of one, drafts not counted."""
+    if not (is_whole(sequences) and is_whole(context) and is_whole(draft_tokens)):
+        raise LeaseError(f"{sequences!r} sequences of {context!r} + {draft_tokens!r} tokens; expected whole numbers")
     if not 0 < sequences <= SLOT_MASK or context < 1 or draft_tokens < 0:
         raise LeaseError(f"{sequences} sequences of {context} + {draft_tokens} tokens; expected 1 to {SLOT_MASK}, at least 1, 0")
     widths = tuple(
@@ -151,8 +153,8 @@ def pages_of(leases: Leases, handle: int) -> tuple[NDArray[np.int32], ...]:
 def open_leases(leases: Leases, count: int) -> tuple[Leases, Handles]:
     """Open ``count`` sequences without pages. Raises: LeaseError when the slots do not suffice."""
     free = leases.sequences - leases.open_count
-    if not 0 <= count <= free:
-        raise LeaseError(f"{count} sequences asked for; {free} of {leases.sequences} slots are free")
+    if not is_whole(count) or not 0 <= count <= free:
+        raise LeaseError(f"{count!r} sequences asked for; {free} of {leases.sequences} slots are free")
     kept = max(0, len(leases.idle) - count)
     reused = leases.idle[kept:]
     fresh = range(leases.fresh, leases.fresh + count - len(reused))
@@ -211,8 +213,8 @@ def share(leases: Leases, source: int, target: int, tokens: int) -> tuple[Leases
     """
     (origin, heir), facts = slots_of(leases, [source, target])
     held, empty = facts
-    if not 0 < tokens <= held[TOKENS] or empty[TOKENS]:
-        raise LeaseError(f"share {tokens} tokens of a lease of {held[TOKENS]} with one that holds {empty[TOKENS]}")
+    if not is_whole(tokens) or not 0 < tokens <= held[TOKENS] or empty[TOKENS]:
+        raise LeaseError(f"share {tokens!r} tokens of a lease of {held[TOKENS]} with one that holds {empty[TOKENS]}")
     after = empty.copy()
     after[TOKENS] = tokens
     writes = []
@@ -238,8 +240,8 @@ def split(leases: Leases, handle: int, target: int, tokens: int) -> tuple[Leases
     not served or forked. Raises: LeaseError, LeaseStale.
     """
     (head_slot, tail_slot), (held, empty) = slots_of(leases, [handle, target])
-    if not 0 < tokens < held[TOKENS] or empty[TOKENS]:
-        raise LeaseError(f"split at {tokens} a lease of {held[TOKENS]} tokens into one that holds {empty[TOKENS]}")
+    if not is_whole(tokens) or not 0 < tokens < held[TOKENS] or empty[TOKENS]:
+        raise LeaseError(f"split at {tokens!r} a lease of {held[TOKENS]} tokens into one that holds {empty[TOKENS]}")
     head, tail, writes = held.copy(), empty.copy(), []
     head[TOKENS], tail[TOKENS] = tokens, held[TOKENS]
     for band, spec in enumerate(leases.layout.bands):
