@@ -116,7 +116,7 @@ def replay(
     from models.architectures import layout_for
     from models.loop import LoopOptions, parse_cost
     from models.replay import ARENA, Setting, parse_policies
-    from models.replay_report import check_out
+    from models.replay_report import check_file, check_out
     from models.traces import SHIFTING_MIX, load_trace
 
     policies = parse_policies(policy)
@@ -127,10 +127,11 @@ def replay(
         requests = DRY_REQUESTS if device == "none" else BUFFER_REQUESTS
     layout = layout_for(model, memory, page_slots, tp=tp, pp=pp, dtype=dtype, kv_dtype=kv_dtype)
     setting = Setting(model, layout, load_trace(trace, requests=requests, scale=scale, seed=seed), options)
-    for target in (out, *([record] if record else [])):
-        check_out(target)
-    if record is not None and ARENA not in policies:
-        raise ConfigError(f"--record {record}: only the arena records, and --policy {policy} leaves it out")
+    check_out(out)
+    if record is not None:
+        check_file(record)
+        if ARENA not in policies:
+            raise ConfigError(f"--record {record}: only the arena records, and --policy {policy} leaves it out")
     raise typer.Exit(_replay(setting, policies, device, verify, record, out))
 
 

@@ -165,12 +165,19 @@ def _run_json(run: Run) -> dict[str, Any]:
 
 
 def check_out(out: Path) -> None:
-    """Refuse an output folder that cannot be written before any work is done. Raises: ConfigError."""
+    """Refuse an output folder that cannot be made or written, before any work is done. Raises: ConfigError."""
     there = out
     while not there.exists():
         there = there.parent
     if not there.is_dir() or not os.access(there, os.W_OK):
-        raise ConfigError(f"--out {out}: {there} is no folder that can be written")
+        raise ConfigError(f"output {out}: {there} is no folder that can be written")
+
+
+def check_file(path: Path) -> None:
+    """Refuse a file that cannot be written; one that is there is replaced. Raises: ConfigError."""
+    if path.is_dir():
+        raise ConfigError(f"output {path}: is a folder; a file is expected")
+    check_out(path.parent)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> Path:
