@@ -36,7 +36,7 @@ mix: .venv/.runtime
 	    --policy all --out $(OUT)/mix $(ARGS)
 
 test: .venv/.dev
-	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow" $(ARGS)
 
 check: .venv/.dev
 	$(BIN)/ruff check .

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from . import step as steps
 from .admission import AdmissionBudget, eviction_advice, max_request_tokens
 from .capacity import Evictor, Ints, StepResult
-from .errors import CorruptState, LeaseError, PromiseBroken
+from .errors import CorruptState, LeaseError, PromiseBroken, RecordingError
 from .event import Event, apply
 from .fits import RELIEF, Fit, Mode, Refusal, fits, is_feasible
 from .layout import Demand, Layout, check_boot, is_whole
 from .leases import NONE, Leases, RowWrite, empty_leases, open_leases, pages_of, share, split
 from .plan import Plan
 from .report import Report, report
+from .rollback import undo
 from .state import ArenaState, Outcome, demand_of, initial
 from .step import StepOutcome
 from .verify import Violation, verify
@@ -165,6 +166,21 @@ class Door:
 
     def _take(self, outcome: StepOutcome) -> None:
         self._commit(Serving(outcome.state, outcome.leases), outcome.plan, outcome.writes, outcome.event)
+
+    def undo(self, before: Serving, step: StepOutcome) -> None:
+        """Take the newest step back: value and tables exactly, and the bytes of every page that lived before and after.
+
+        Args: before: ``value`` as it was before the step. What the step released has its bytes back only if it ran with
+        ``withhold=True``. Raises: LeaseError when something happened since; RecordingError while events are recorded.
+        """
+        if self._value.state is not step.state or self._value.leases is not step.leases:
+            raise LeaseError("only the newest step can be undone, and something has happened since")
+        if self.recorder is not None:
+            raise RecordingError("a run that is being recorded cannot be undone: its events would not lead to its state")
+        writes = tuple(
+            RowWrite(cells, rows.read(cells)) for (cells, _), rows in zip(step.writes, before.leases.rows, strict=True)
+        )
+        self._commit(before, undo(before.state, step.plan), writes, None)
 
     def _bytes_moved(self, plan: Plan) -> int:
         if not plan.waves:

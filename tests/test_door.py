@@ -371,3 +371,21 @@ def test_an_old_value_of_the_door_still_answers() -> None:
     first, second = (allocate(kept.state, (1, 1, 1)) for _ in range(2))
     assert first == second
     assert isinstance(first, Outcome | Refusal)
+
+
+def test_undo_takes_the_newest_step_back_exactly() -> None:
+    """Value, lease rows and digest are those before the step; a step that is not the newest cannot be undone."""
+    layout = build_layout([BandSpec("full", 256, 4), BandSpec("state", 768, retention="state")], 1 << 16)
+    door = Door(layout, sequences=4, context=64, chunk=32)
+    handles = door.open(2)
+    door.step(handles, np.array([10, 20]))
+    before = door.value
+    result = door.step(handles[1:], np.array([9]), finished=handles[:1], withhold=True)
+    assert not isinstance(result, Refusal) and result.outcome is not None
+    door.undo(before, result.outcome)
+    assert door.value is before and door.state.digest == before.state.digest and door.verify() == []
+    assert [len(pages) for pages in door.pages(int(handles[0]))] == [1, 3]
+    again = door.step(handles[1:], np.array([9]), finished=handles[:1])
+    assert not isinstance(again, Refusal)
+    with pytest.raises(LeaseError, match="newest"):
+        door.undo(before, result.outcome)
