@@ -4,7 +4,7 @@ evict. Everything asks ``fits`` with ints, and every conversion of cost rounds u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from attrs import evolve, frozen
 
@@ -29,9 +29,8 @@ def fits_empty(layout: Layout, demand: Demand) -> bool:
     return not capped and refused_at(claims_of_empty(layout, demand), layout.sink_bytes, layout.total_bytes) < 0
 
 
-def _largest(limit: int, holds: object) -> int:
+def _largest(limit: int, holds: Callable[[int], bool]) -> int:
     """The largest n in [0, limit] for which the monotone ``holds`` is true; 0 is taken as true."""
-    assert callable(holds)
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2

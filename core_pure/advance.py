@@ -109,21 +109,21 @@ def advance_split(
     freed = _freed(state, released, holders, state.launched + 1 if withhold else reader, distinct, handed_on)
     if not any(wanted):
         return Outcome(freed, Plan(rows=_rows(freed, released, {})), (NOBODY,) * len(wanted))
-    at, wait = freed, None
-    placed = _placed_now(at, wanted)
+    usable, wait = freed, None
+    placed = _placed_now(usable, wanted)
     if placed is None and withhold:
         return refusal(freed, wanted, NOW)
     if placed is None and reader is not None:
         if not is_feasible(freed, wanted, After(reader)):
             return refusal(freed, wanted, NOW)
         wait = reader
-        at = freed.with_bands([dissolve(band, reader) for band in freed.bands])
-        placed = _placed_now(at, wanted)
+        usable = freed.with_bands([dissolve(band, reader) for band in freed.bands])
+        placed = _placed_now(usable, wanted)
     if placed is None:
-        if not is_feasible(at, wanted, RELIEF):
+        if not is_feasible(usable, wanted, RELIEF):
             return refusal(freed, wanted, RELIEF)
-        placed = relieved(at, wanted)
-    return _outcome(at.with_bands(placed.bands), placed, _rows(freed, released, placed.bound), wait)
+        placed = relieved(usable, wanted)
+    return _outcome(usable.with_bands(placed.bands), placed, _rows(freed, released, placed.bound), wait)
 
 
 def _outcome(after: ArenaState, placed: _Placed, rows: Rows, wait: int | None = None) -> Outcome:

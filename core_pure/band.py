@@ -67,9 +67,8 @@ class Home:
 class Band:
     """One band's value. Units: frames and page *indices* of this band (page id = id_base + index).
 
-    frame_of[index] is the frame of a bound page; of an unbound one, a negative number.
-    ids[0:spare] are recycled indices; none from ``fresh`` on is
-    in use.
+    frame_of[index] is the frame of a bound page; of an unbound one, a negative number. ids[0:spare] are recycled indices;
+    none from ``fresh`` on is in use.
     """
 
     home: Home

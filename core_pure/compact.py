@@ -63,7 +63,7 @@ def compact(
             left = None if left is None else left - len(each.sources) * band.spec.frame_bytes
     if not moves:
         return Outcome(state, Plan())
-    wait = reader if reader is not None and written is None else None
+    wait = reader if written is None else None
     return Outcome(packed, Plan(schedule(moves), NO_MOVES, NO_MOVES, stack(rows, NO_ROWS), wait))
 
 

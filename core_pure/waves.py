@@ -3,7 +3,8 @@
 Targets inside a band's own old span are its own holes: free from the start, wave 1. A target beyond the span may lie on
 bytes that a neighbour's moves vacate first. Bands keep their order, so those that move up wait only for bands above them,
 and those that move down for bands below: levels are found from the top down and from the bottom up, and at most
-max(1, bands - 1) of them exist, because the first band never moves up and the last never moves down.
+max(1, bands - 1) of them exist, because the first band never moves up and the last never moves down. Under a falling top
+(``resize``) the last does, and there may be one more.
 """
 
 from __future__ import annotations
