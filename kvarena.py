@@ -296,6 +296,17 @@ def campaign(
     raise typer.Exit(campaign_main(Options(minutes, cores, seed, resume, inject, out)))
 
 
+@app.command()
+def evidence(
+    cores: Annotated[int, typer.Option(help="processes")] = 2,
+    minutes: Annotated[float, typer.Option(help="length of the campaign at the end")] = 1.0,
+) -> None:
+    """Prove, exhaust, sample and plant bugs; end with a table: claim, method, scope, verdict."""
+    from invariants.evidence import evidence_main
+
+    raise typer.Exit(evidence_main(cores, minutes))
+
+
 def main() -> None:
     """Run the command line. Bad input: one line on stderr and exit code 2; a wrong option: usage, too, and exit code 2."""
     from core_pure.errors import ArenaError, PromiseBroken

@@ -18,7 +18,7 @@ from core_pure.event import Event
 from core_pure.verify import Violation
 
 from . import mutants, runs
-from .walks import SHAPES, Failure, Shape, Tally, blocks_of, moves, shrink, walk
+from .walks import SHAPES, Failure, Shape, Tally, blocks_of, moves, shortest, walk
 
 LENGTH = 200  # moves of one walk: long enough to fill an arena several times, short enough to shrink
 REPLAY_EVERY, LAZY_EVERY, NEIGHBOURS_EVERY, MACHINE_EVERY = 10, 20, 40, 20.0
@@ -144,11 +144,11 @@ def _machine(job: Job, number: int, report: Report) -> Failure | None:
 def shrunk(failure: Failure) -> Failure:
     """As short as it gets. Failures that are events only are turned into moves first; where that loses it, they stay."""
     if failure.moves:
-        return shrink(failure)
+        return shortest(failure)
     with blocks_of(failure.shape.block_bits):
         candidate = evolve(failure, moves=runs.from_events(failure.shape, failure.events))
     found = walk(failure.shape, candidate.moves).failure
-    return failure if found is None else shrink(found)
+    return failure if found is None else shortest(found)
 
 
 def story(events: tuple[Event, ...]) -> list[str]:

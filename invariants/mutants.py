@@ -105,7 +105,7 @@ def planted(mutant: Mutant) -> Iterator[None]:
             module = import_module(f"core_pure.{mutant.target.split(':')[0]}")
             stack.enter_context(mock.patch.object(getattr(module, owner), method, replacement))
         for name, module in list(sys.modules.items()):
-            if name.startswith(("core_pure.", "invariants.checked", "invariants.walks")):
+            if name.startswith(("core_pure.", "invariants.")):
                 for attribute, value in list(vars(module).items()):
                     if value is function:
                         stack.enter_context(mock.patch.object(module, attribute, replacement))

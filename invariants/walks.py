@@ -325,8 +325,50 @@ def shrink(failure: Failure, *, tries: int = 4_000) -> Failure:
         before = (len(best.moves), _weight(best))
         best = _leave_out(best, attempt)
         best = _smaller(best, attempt)
+        best = _joined(best, attempt)
+        best = _leave_out_pairs(best, attempt)
         if (len(best.moves), _weight(best)) == before:
             break
+    return best
+
+
+EVENTS_WANTED, STORIES = 12, 2_500
+"""A story of so many events is short enough; where leaving out does not get there, so many dense stories are tried afresh."""
+
+
+def dense_story(seed: int, shape: Shape) -> Iterator[Move]:
+    """A few moves that fill an arena, make holes, hold some frames, and then ask for what only relief can give."""
+    rng = random.Random(f"dense {seed} {shape.name}")
+    shares = [rng.random() + 0.05 for _ in shape.frames]
+    filled = rng.choice((0.6, 0.8, 0.95)) / sum(shares)
+    most = [int(filled * share * shape.total_bytes / size) for share, size in zip(shares, shape.frames, strict=True)]
+    yield Move("allocate", tuple(rng.randint(0, count) for count in most))
+    yield Move("allocate", tuple(rng.randint(0, count) for count in most))
+    if rng.random() < 0.4:
+        yield Move("launch")
+    if rng.random() < 0.3:
+        yield Move("pin", picks=(rng.randrange(64),))
+    for _ in range(rng.choice((1, 1, 2))):
+        picks = tuple(rng.randrange(64) for _ in range(rng.randint(1, 10)))
+        yield Move("release", picks=picks, flag=int(rng.random() < 0.3))
+    for _ in range(3):
+        kind = rng.choice(("squeeze", "squeeze", "advance", "compact", "copy", "resize", "retire"))
+        demand = tuple(rng.randint(0, 2) for _ in shape.frames) if kind == "advance" else ()
+        picks = (rng.randrange(64), rng.randrange(64))
+        yield Move(kind, demand, picks, rng.randrange(88) if kind != "compact" else -1, rng.choice((0, 0, 1, 2)))
+
+
+def shortest(failure: Failure) -> Failure:
+    """Shrink; where the story is still long, look for a dense one of the same claim, in any arena."""
+    best = shrink(failure)
+    for seed in range(STORIES):
+        if len(best.moves) <= EVENTS_WANTED:
+            break
+        shape = failure.shape if seed % 2 else SHAPES[seed // 2 % len(SHAPES)]
+        found = run(shape, dense_story(seed, shape))
+        if found is not None and found.violation.claim == failure.violation.claim:
+            found = shrink(found, tries=500)
+            best = found if len(found.moves) < len(best.moves) else best
     return best
 
 
@@ -349,7 +391,7 @@ def _leave_out(best: Failure, attempt: Callable[[list[Move]], Failure | None]) -
 
 
 def _smaller(best: Failure, attempt: Callable[[list[Move]], Failure | None]) -> Failure:
-    """Make single moves simpler, and merge allocations into one."""
+    """Make single moves simpler."""
     for at in range(len(best.moves) - 1, -1, -1):
         if at >= len(best.moves):
             continue
@@ -358,18 +400,42 @@ def _smaller(best: Failure, attempt: Callable[[list[Move]], Failure | None]) -> 
             if found is not None and len(found.moves) <= len(best.moves):
                 best = found
                 break
-    for at in range(len(best.moves) - 2, -1, -1):
-        if at + 1 >= len(best.moves):
-            continue
-        first, second = best.moves[at], best.moves[at + 1]
-        joined = None
-        if first.kind == second.kind == "allocate":
-            joined = first._replace(demand=tuple(a + b for a, b in zip(first.demand, second.demand, strict=True)))
-        elif first.kind == second.kind == "release":
-            joined = first._replace(picks=first.picks + second.picks)
-        if joined is not None:
-            found = attempt([*best.moves[:at], joined, *best.moves[at + 2 :]])
-            best = found if found is not None and len(found.moves) < len(best.moves) else best
+    return best
+
+
+def _joined(best: Failure, attempt: Callable[[list[Move]], Failure | None]) -> Failure:
+    """Make one move of two of a kind, wherever they stand."""
+    at = 0
+    while at < len(best.moves) - 1:
+        first = best.moves[at]
+        for other in range(at + 1, len(best.moves)):
+            second = best.moves[other]
+            if first.kind != second.kind or first.kind not in ("allocate", "release", "pin"):
+                continue
+            demand = tuple(a + b for a, b in zip(first.demand, second.demand, strict=True))
+            joined = first._replace(demand=demand, picks=first.picks + second.picks)
+            found = attempt([*best.moves[:at], joined, *best.moves[at + 1 : other], *best.moves[other + 1 :]])
+            if found is not None and len(found.moves) < len(best.moves):
+                best, at = found, at - 1
+                break
+        at += 1
+    return best
+
+
+PAIRS_MOST = 24
+"""Walks of at most so many moves are tried without every two of them."""
+
+
+def _leave_out_pairs(best: Failure, attempt: Callable[[list[Move]], Failure | None]) -> Failure:
+    if len(best.moves) > PAIRS_MOST:
+        return best
+    for at in range(len(best.moves)):
+        for other in range(at + 1, len(best.moves)):
+            if other >= len(best.moves):
+                break
+            found = attempt([move for place, move in enumerate(best.moves) if place not in (at, other)])
+            if found is not None:
+                return found
     return best
 
 
