@@ -231,11 +231,11 @@ def try_event(world: World, node: Node, event: Event) -> Step:
 
 
 def pack(state: ArenaState) -> Any:
-    """A state as bytes and ints, sharing nothing with other versions."""
+    """A state as arrays and ints, sharing nothing with other versions."""
     bands = []
     for band in state.bands:
-        tables = [(table.copy().tobytes(), table.copy().shape) for table in (band.frame_of, band.page_of, band.ids)]
-        bands.append((tables, band.blocks.tobytes(), band.live, band.spare, band.fresh, band.low, band.high, band.held))
+        tables = [table.copy() for table in (band.frame_of, band.page_of, band.ids)]
+        bands.append((tables, band.blocks.copy(), band.live, band.spare, band.fresh, band.low, band.high, band.held))
     return state.launched, state.retired, bands
 
 
@@ -244,14 +244,14 @@ def unpack(empty: ArenaState, packed: Any) -> ArenaState:
     launched, retired, packed_bands = packed
     bands = []
     for band, (tables, blocks, live, spare, fresh, low, high, held) in zip(empty.bands, packed_bands, strict=True):
-        frame_of, page_of, ids = (Table.of(np.frombuffer(raw, np.int32).reshape(shape)) for raw, shape in tables)
+        frame_of, page_of, ids = map(Table.of, tables)
         bands.append(
             evolve(
                 band,
                 frame_of=frame_of,
                 page_of=page_of,
                 ids=ids,
-                blocks=np.array(np.frombuffer(blocks, np.int32), band.blocks.dtype),
+                blocks=blocks,
                 live=live,
                 spare=spare,
                 fresh=fresh,
