@@ -147,7 +147,7 @@ def shrunk(failure: Failure) -> Failure:
         return shortest(failure)
     with blocks_of(failure.shape.block_bits):
         candidate = evolve(failure, moves=runs.from_events(failure.shape, failure.events))
-    found = walk(failure.shape, candidate.moves).failure
+    found = walk(failure.shape, candidate.moves, thorough=failure.violation.claim).failure
     return failure if found is None else shortest(found)
 
 

@@ -266,7 +266,7 @@ COLUMNS = {
     "serving": "serving walks (invariants/serving.py; tests/test_mutants.py)",
     "argument": "written argument",
 }
-WORLD_KINDS = ("allocate", "release", "advance", "compact", "pin", "unpin", "launch", "retire")
+WORLD_KINDS = ("allocate", "release", "advance", "compact", "pin", "unpin", "launch", "retire", "clear")
 WORLD_CLAIMS = (
     "LIVE-1",
     "FRAME-1",

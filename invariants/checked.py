@@ -82,6 +82,11 @@ class Checked:
     result: Outcome | Refusal | ArenaError | None = field(default=None)
     moved: int = 0  # frames moved by the last step
     kept: list[tuple[ArenaState, bytes]] = field(factory=list)  # old values, and what they were
+    thorough: str = ""  # the claim to ask in every transition, for shrinking
+
+    def due(self, every: int, *claims: str) -> bool:
+        """Whether claims that are asked once in so many transitions are asked in this one."""
+        return self.thorough in claims or self.steps % every == 0
 
     @classmethod
     def of(cls, layout: Layout) -> Checked:
@@ -122,7 +127,7 @@ class Checked:
 
     def _settle(self, event: Event) -> Iterator[Violation]:
         if isinstance(self.result, Refusal):
-            yield from refusal_is_true(self.model, event, self.result, self.steps)
+            yield from refusal_is_true(self.model, event, self.result, self.due(FIGURES_EVERY, "REFUSE-1"))
         if not isinstance(self.result, Outcome):
             return
         outcome = self.result
@@ -141,14 +146,21 @@ class Checked:
         self.state, self.content = outcome.state, content_of(outcome.state)
         yield from violations(self.state)
         yield from agreement(self.model, self.state)
-        if self.steps % VERIFY_EVERY == 0:
+        if self.due(VERIFY_EVERY):
             yield from verify(self.state)
-        if self.steps % OLD_EVERY == 0:
+        if self.due(OLD_EVERY, "INPUT-1"):
             yield from self._old_values()
-        if self.steps % CAPACITY_EVERY == 0:
-            yield from capacity_is_obtainable(self.state, self.model, self.steps // CAPACITY_EVERY)
-        if self.steps % ADMISSION_EVERY == 0:
-            yield from prefix_is_allocatable(self.state, self.steps)
+        if self.due(CAPACITY_EVERY, "CAP-1"):
+            yield from self._capacity()
+        if self.due(ADMISSION_EVERY, "ADMIT-1", "PROGRESS-1"):
+            many = self.thorough in ("ADMIT-1", "PROGRESS-1")
+            for turn in range(40) if many else (self.steps // ADMISSION_EVERY,):
+                yield from prefix_is_allocatable(self.state, turn)
+
+    def _capacity(self) -> Iterator[Violation]:
+        turns = range(len(self.state.bands)) if self.thorough == "CAP-1" else (self.steps // CAPACITY_EVERY,)
+        for turn in turns:
+            yield from capacity_is_obtainable(self.state, self.model, turn)
 
     def _old_values(self) -> Iterator[Violation]:
         """INPUT-1 for values older than the last: each is still what it was."""
@@ -385,7 +397,7 @@ def agreement(model: Reference, state: ArenaState) -> Iterator[Violation]:
         yield Violation("PLAN-2", f"table {state.table().tolist()} != replayed {list(model.table)}")
 
 
-def refusal_is_true(model: Reference, event: Event, refusal: Refusal, turn: int) -> Iterator[Violation]:
+def refusal_is_true(model: Reference, event: Event, refusal: Refusal, figures: bool) -> Iterator[Violation]:
     """REFUSE-1: what a refusal says can be had is what a packing exists for, and one page more is not; its fence helps."""
     if event.kind not in ("allocate", "advance") or len(event.pages) or event.flag:
         return
@@ -402,7 +414,7 @@ def refusal_is_true(model: Reference, event: Event, refusal: Refusal, turn: int)
         yield Violation("REFUSE-1", f"{joint} jointly, which cannot be had (wanted {demand})")
     elif refusal.mode == RELIEF and more != joint and model.fits(more):
         yield Violation("REFUSE-1", f"only {joint} jointly, but {more} fits")
-    if turn % FIGURES_EVERY:
+    if not figures:
         return
     for index, band in enumerate(refusal.bands):
         free = [page for each in model.bands for page in each.pages if not each.pins[page]]
@@ -449,7 +461,6 @@ def capacity_is_obtainable(state: ArenaState, model: Reference, turn: int) -> It
 
 def prefix_is_allocatable(state: ArenaState, turn: int) -> Iterator[Violation]:
     """ADMIT-1: what an admission budget accepted, request by request, is allocated together; PROGRESS-1 on empty arenas."""
-    turn //= ADMISSION_EVERY
     budget, total = AdmissionBudget.of(state, 4), (0,) * len(state.bands)
     for tokens in (1 + turn % 3, 2, 1 + turn % 5, 1):
         folded = budget.fold(tokens, turn % 2)

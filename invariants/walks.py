@@ -270,15 +270,23 @@ def blocks_of(bits: int) -> Iterator[None]:
         yield
 
 
-def walk(shape: Shape, chosen: Iterable[Move], tally: Tally | None = None, seen: Callable[[bytes], None] | None = None) -> Run:
+def walk(
+    shape: Shape,
+    chosen: Iterable[Move],
+    tally: Tally | None = None,
+    seen: Callable[[bytes], None] | None = None,
+    *,
+    thorough: str = "",
+) -> Run:
     """Take the moves from the empty arena; stop at the first violation. seen: told the content digest of every state."""
     with blocks_of(shape.block_bits):
-        return _walk(shape, chosen, tally, seen)
+        return _walk(shape, chosen, tally, seen, thorough)
 
 
-def _walk(shape: Shape, chosen: Iterable[Move], tally: Tally | None, seen: Callable[[bytes], None] | None) -> Run:
+def _walk(shape: Shape, chosen: Iterable[Move], tally: Tally | None, seen: Callable[[bytes], None] | None, thorough: str) -> Run:
     layout = shape.layout()
     checked = Checked.of(layout)
+    checked.thorough = thorough
     done: list[Move] = []
     events: list[Event] = []
     accepted: list[Event] = []
@@ -301,9 +309,9 @@ def _walk(shape: Shape, chosen: Iterable[Move], tally: Tally | None, seen: Calla
     return Run(None, checked, tuple(accepted))
 
 
-def run(shape: Shape, chosen: Iterable[Move], tally: Tally | None = None) -> Failure | None:
-    """The violation that a walk meets, if any."""
-    return walk(shape, chosen, tally).failure
+def run(shape: Shape, chosen: Iterable[Move], tally: Tally | None = None, *, thorough: str = "") -> Failure | None:
+    """The violation that a walk meets, if any. thorough: a claim to ask in every transition."""
+    return walk(shape, chosen, tally, thorough=thorough).failure
 
 
 # --- shrinking ---------------------------------------------------------------------------------------------------------
@@ -317,7 +325,7 @@ def shrink(failure: Failure, *, tries: int = 4_000) -> Failure:
         left[0] -= 1
         if left[0] < 0:
             return None
-        found = run(failure.shape, tuple(chosen))
+        found = run(failure.shape, chosen, thorough=failure.violation.claim)
         return found if found is not None and found.violation.claim == failure.violation.claim else None
 
     best = failure
@@ -365,7 +373,7 @@ def shortest(failure: Failure) -> Failure:
         if len(best.moves) <= EVENTS_WANTED:
             break
         shape = failure.shape if seed % 2 else SHAPES[seed // 2 % len(SHAPES)]
-        found = run(shape, dense_story(seed, shape))
+        found = run(shape, dense_story(seed, shape), thorough=failure.violation.claim)
         if found is not None and found.violation.claim == failure.violation.claim:
             found = shrink(found, tries=500)
             best = found if len(found.moves) < len(best.moves) else best
