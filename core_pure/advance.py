@@ -305,7 +305,10 @@ def _rows(freed: ArenaState, released: Split, bound: dict[int, _Bound]) -> Rows:
 def _bound_rows(bound: dict[int, _Bound]) -> list[_RowBlock]:
     blocks: list[_RowBlock] = []
     for got in bound.values():
-        blocks += [(got.moved, got.moved_to), (got.pages, got.frames)]
+        if len(got.moved):
+            blocks.append((got.moved, got.moved_to))
+        if len(got.pages):
+            blocks.append((got.pages, got.frames))
     return blocks
 
 

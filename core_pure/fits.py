@@ -116,6 +116,8 @@ def claims(state: ArenaState, demand: Demand, mode: Mode, evicted: Demand | None
 
 def over_maximum(state: ArenaState, demand: Demand, evicted: Demand | None = None) -> int:
     """The first band that the demand would push over its pages_max; -1 when none."""
+    if not state.layout.has_maxima:
+        return -1
     for at, (band, pages) in enumerate(zip(state.bands, demand, strict=True)):
         most = band.home.spec.pages_max
         if most is not None and pages and band.live + pages - (evicted[at] if evicted else 0) > most:

@@ -143,6 +143,11 @@ class Layout:
         """Whether some band reserves pages for itself."""
         return any(band.pages_min for band in self.bands)
 
+    @cached_property
+    def has_maxima(self) -> bool:
+        """Whether some band may not take all it could."""
+        return any(band.pages_max is not None for band in self.bands)
+
     def index(self, name: str) -> int:
         """The position of a band in byte order. Raises: DemandError."""
         if name not in self.names:

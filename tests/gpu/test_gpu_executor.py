@@ -98,15 +98,19 @@ def test_a_trace_shows_no_copy_back_and_no_allocation() -> None:
         world.step(stamp=False)
     torch.cuda.synchronize()
     before = torch.cuda.memory_stats()["allocation.all.allocated"], torch.cuda.mem_get_info()[0]
+    for _ in range(50):
+        world.step(stamp=False)
+    torch.cuda.synchronize()
+    after = torch.cuda.memory_stats()["allocation.all.allocated"], torch.cuda.mem_get_info()[0]
+    assert before == after  # before profiling: the profiler takes device memory of its own
     with torch.profiler.profile(activities=list(torch.profiler.supported_activities())) as profile:
         for _ in range(50):
             world.step(stamp=False)
         torch.cuda.synchronize()
-    after = torch.cuda.memory_stats()["allocation.all.allocated"], torch.cuda.mem_get_info()[0]
     names = [event.name for event in profile.events()]
     assert any("Memcpy HtoD" in name for name in names), "the trace saw no upload: it proves nothing"
     bad = [name for name in names if "DtoH" in name or "cudaMalloc" in name or "cudaFree" in name]
-    assert not bad and before == after, (bad[:5], before, after)
+    assert not bad and torch.cuda.memory_stats()["allocation.all.allocated"] == after[0], bad[:5]
 
 
 def test_F41_the_first_compaction_needs_no_compiler_and_no_memory() -> None:
