@@ -38,7 +38,7 @@ class Retention:
         known = sorted(set(positions))
         step = self.every
         while True:
-            chosen = [position for position in known if position % step == 0 or position == known[-1]]
-            if len(chosen) <= self.most:
-                return tuple(chosen)
+            chosen = [position for position in known[:-1] if position % step == 0]
+            if len(chosen) < self.most:
+                return (*chosen, *known[-1:])
             step *= 2
