@@ -36,9 +36,9 @@ class Retention:
         k is the least that makes them few enough, so what is left out once is never wanted back.
         """
         known = sorted(set(positions))
+        if not known:
+            return ()
         step = self.every
-        while True:
-            chosen = [position for position in known[:-1] if position % step == 0]
-            if len(chosen) < self.most:
-                return (*chosen, *known[-1:])
+        while (known[-1] - 1) // step >= self.most:  # as many multiples may lie below the newest
             step *= 2
+        return (*(position for position in known[:-1] if position % step == 0), known[-1])
