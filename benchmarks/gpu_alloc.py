@@ -146,10 +146,14 @@ def pattern(who: Any, pages: int) -> dict[str, Any]:
     return row
 
 
-def measured(benchmark: Any, page: int) -> dict[int, dict[str, Any]]:
-    """The arena's rows by run length; its 8 GiB are free again afterwards."""
+def measured(benchmark: Any, page: int) -> dict[int, tuple[dict[str, Any], dict[str, Any]]]:
+    """Rows of the arena and of the peer by run length, one right after the other, so that both see the same machine."""
     ours = Ours(page)
-    rows = {pages: pattern(ours, pages) for pages in RUNS if fits_harness(pages, page)}
+    peer = peer_sglang.load(page)
+    rows = {
+        pages: (pattern(ours, pages), pattern(Theirs(peer), pages) if peer else {})
+        for pages in RUNS if fits_harness(pages, page)
+    }  # fmt: skip
     held = [ours.allocate(256)]
 
     def cycle() -> None:
@@ -164,12 +168,7 @@ def measured(benchmark: Any, page: int) -> dict[int, dict[str, Any]]:
 @pytest.mark.parametrize("page", (1, 16))
 def test_allocate_release_flush(benchmark: Any, page: int) -> None:
     """Allocate and release cost at most 0.4 of the peer, with holes 0.25, a flush 0.1."""
-    mine = measured(benchmark, page)
-    torch.cuda.empty_cache()
-    peer = peer_sglang.load(page)
-    theirs = {pages: pattern(Theirs(peer), pages) for pages in mine} if peer else {}
-    for pages, row in mine.items():
-        other = theirs.get(pages, {})
+    for pages, (row, other) in measured(benchmark, page).items():
         for what in ("allocate", "release", "drain", "flush", "urgent"):
             moved = (
                 {} if what not in ("flush", "urgent") else {"moves": row[f"{what}_moves"], "peer_moves": other.get(f"{what}_moves")}

@@ -9,6 +9,8 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(DEVICE == "cpu", reason="needs
 
 PROMPT, ROOM = 512, 640
 RUNNING = (64, 256, 1024)
-STEPS, WARM = 120, 20
+STEPS, WARM, BLOCK = 120, 20, 10
 
 
 def layout_of(page: int, total: int) -> Layout:
@@ -100,57 +102,75 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def arena_us(page: int, running: int, flush: bool) -> tuple[float, float]:
-    """Median and 99th percentile of host time of a step."""
-    loop = ArenaLoop(arena_of(page, running), running)
-    count = max(1, running // 64)
-    times = []
-    for number in range(STEPS + WARM):
-        done = (number * count + np.arange(count)) % running
-        if number % 10 == 0:
-            synchronize()
-        start = time.perf_counter()
-        loop.step(done, flush)
-        times.append((time.perf_counter() - start) * 1e6)
-        if number in (0, WARM - 1, STEPS + WARM - 1) and not flush:
-            loop.check()
-    loop.arena.verify()
-    kept = sorted(times[WARM:])
-    return statistics.median(kept), kept[int(len(kept) * 0.99)]
+class Timed:
+    """Host microseconds of one side's steps."""
+
+    def __init__(self, running: int, make: Callable[[list[int]], Callable[[], None]], after: Callable[[], None]) -> None:
+        self.running, self.make, self.after = running, make, after
+        self.count, self.number, self.times = max(1, running // 64), 0, list[float]()
+
+    def block(self) -> None:
+        """A block of steps with the device idle before the first; ``make`` and ``after`` are not timed."""
+        synchronize()
+        for _ in range(BLOCK):
+            step = self.make([(self.number * self.count + i) % self.running for i in range(self.count)])
+            start = time.perf_counter()
+            step()
+            self.times.append((time.perf_counter() - start) * 1e6)
+            self.after()
+            self.number += 1
+
+    def median(self) -> float:
+        """Of all steps after the warm ones."""
+        return statistics.median(self.times[WARM:])
+
+    def high(self) -> float:
+        """99th percentile."""
+        return sorted(self.times[WARM:])[int((len(self.times) - WARM) * 0.99)]
 
 
-def peer_us(peer: peer_sglang.Peer, running: int, flush: bool) -> float:
-    """Median host time of the peer's step."""
+def arena_side(loop: ArenaLoop, flush: bool) -> Timed:
+    """The arena: nothing of its step is left out."""
+    return Timed(loop.running, lambda done: partial(loop.step, np.array(done), flush), lambda: None)
+
+
+def peer_side(peer: peer_sglang.Peer, running: int, flush: bool) -> Timed:
+    """The peer in its best case."""
     loop = peer_sglang.PeerStep(peer, running, PROMPT, ROOM)
-    count = max(1, running // 64)
-    times = []
-    for number in range(STEPS + WARM):
-        loop.prepare([(number * count + i) % running for i in range(count)])
-        if number % 10 == 0:
-            synchronize()
-        start = time.perf_counter()
-        loop.step(flush)
-        times.append((time.perf_counter() - start) * 1e6)
-        loop.settle()
-    synchronize()
-    return statistics.median(times[WARM:])
+
+    def prepared(done: list[int]) -> Callable[[], None]:
+        loop.prepare(done)
+        return partial(loop.step, flush)
+
+    return Timed(running, prepared, loop.settle)
+
+
+def measured(page: int, running: int, flush: bool, peer: peer_sglang.Peer | None) -> tuple[Timed, Timed | None]:
+    """Both sides in alternating blocks, so that both see the same machine; the arena is checked before and after."""
+    loop = ArenaLoop(arena_of(page, running), running)
+    loop.check()
+    sides = [arena_side(loop, flush)] + ([peer_side(peer, running, flush)] if peer else [])
+    for _ in range((STEPS + WARM) // BLOCK):
+        for side in sides:
+            side.block()
+    if not flush:  # a flush after the step has moved frames on
+        loop.check()
+    if loop.arena.verify():
+        raise AssertionError("the arena's value is corrupt: nothing is recorded")
+    return sides[0], sides[1] if peer else None
 
 
 @pytest.mark.parametrize("page", (1, 16))
 def test_serving_step(benchmark: Any, page: int) -> None:
     """Host time per step stays below a quarter of the peer's in the same run."""
+    peer = peer_sglang.load(page)
     for running in RUNNING:
-        ours = {flush: arena_us(page, running, flush) for flush in (False, True)}
-        peer = peer_sglang.load(page)
-        theirs = {flush: peer_us(peer, running, flush) for flush in (False, True)} if peer else {}
-        del peer
-        torch.cuda.empty_cache()
-        for flush, (median, high) in ours.items():
-            other = theirs.get(flush)
+        for flush in (False, True):
+            ours, theirs = measured(page, running, flush, peer)
             record(
-                "serving step, host", running=running, page=page, flush=flush, arena_us=round(median, 1),
-                arena_p99_us=round(high, 1), peer_us=None if other is None else round(other, 1),
-                ratio=None if other is None else round(median / other, 3),
+                "serving step, host", running=running, page=page, flush=flush, arena_us=round(ours.median(), 1),
+                arena_p99_us=round(ours.high(), 1), peer_us=theirs and round(theirs.median(), 1),
+                ratio=theirs and round(ours.median() / theirs.median(), 3),
             )  # fmt: skip
     loop = ArenaLoop(arena_of(page, RUNNING[0]), RUNNING[0])
     rounds = iter(range(10_000))
@@ -162,4 +182,4 @@ if __name__ == "__main__":  # python -m benchmarks.gpu_step PAGE RUNNING [total 
     wanted_page, wanted_running = int(sys.argv[1]), int(sys.argv[2])
     if len(sys.argv) > 3:
         peer_sglang.ARENA_BYTES = int(sys.argv[3])
-    print(arena_us(wanted_page, wanted_running, "--flush" in sys.argv))
+    print(measured(wanted_page, wanted_running, "--flush" in sys.argv, None)[0].median())
