@@ -152,9 +152,9 @@ MOVING: tuple[Mutant, ...] = (
     Mutant(
         "relief-counts-frames",
         "relief:_extend",
-        "Frames kept out at the low side cost one each, whatever their bytes: relief keeps the wrong band's frames.",
+        "Frames left above a window cost one each, whatever their bytes: relief keeps the wrong band's frames.",
         ("RELIEF-1",),
-        ("cost[open_] + size * np.searchsorted", "cost[open_] + np.searchsorted"),
+        ("base + size * (len(live) - np.searchsorted", "base + (len(live) - np.searchsorted"),
     ),
     Mutant(
         "last-stayer-forgotten",
