@@ -7,10 +7,12 @@ from numpy.typing import NDArray
 
 from benchmarks.inplace import InPlaceBand
 from core_pure.advance import allocate, release
+from core_pure.band import bind, frames_held, unbind
 from core_pure.door import Door
 from core_pure.fits import Refusal
 from core_pure.geometry import FullAttention, Layer, RecurrentState, StateTensor, group_bands
 from core_pure.layout import BandSpec, Layout, build_layout
+from core_pure.relief import seats
 from core_pure.state import ArenaState, Outcome, initial
 from core_pure.step import StepOutcome, block_table, write_slots
 
@@ -61,6 +63,28 @@ class CoreBand:
     def release(self, pages: NDArray[np.integer]) -> None:
         """Give pages back."""
         self.state = release(self.state, pages).state
+
+
+class OneBand:
+    """The transitions of one band alone: what the in-place floor does, on values, without neighbours and without a plan."""
+
+    def __init__(self, frames: int, holes: float) -> None:
+        core = CoreBand(frames, holes)
+        self.band, self.kept, self.base = core.state.bands[FULL], core.kept, core.base
+        self.room = (self.band.low - frames, self.band.high)  # it grows down: the full band is the last of the chain
+
+    def allocate(self, count: int) -> NDArray[np.intp]:
+        """Take pages."""
+        low = self.band.low - max(0, count - self.band.holes)
+        self.band, ids = bind(self.band, *seats(self.band, (max(self.room[0], low), self.room[1]), count))
+        return ids + self.base
+
+    def release(self, pages: NDArray[np.integer]) -> None:
+        """Give pages back."""
+        ids = pages.astype(np.intp) - self.base
+        if int(np.maximum.reduce((ids - 1).view(np.uint64))) >= self.band.home.ids_max:
+            raise KeyError("out of range")
+        self.band = unbind(self.band, ids, frames_held(self.band, ids), None, distinct=False)
 
 
 class PlainBand:

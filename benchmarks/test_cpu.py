@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.cpu_worlds import FULL, CoreBand, PlainBand, Serving, three_bands
+from benchmarks.cpu_worlds import FULL, PROMPT, ROOM, CoreBand, OneBand, PlainBand, Serving, three_bands
 from core_pure.advance import allocate, release
 from core_pure.event import chained
 from core_pure.fits import Fit, fits
@@ -22,7 +22,7 @@ from core_pure.verify import verify
 
 MILLION = 1_000_000
 SIZES = (10_000, 100_000, MILLION, 4_000_000)
-KINDS = {"core": CoreBand, "in place": PlainBand}
+KINDS = {"core": CoreBand, "one band": OneBand, "in place": PlainBand}
 
 
 def rounds(benchmark: Any, work: Any, setup: Any = None, count: int = 200) -> None:
@@ -120,3 +120,22 @@ def test_serving_step(benchmark: Any, part: str, page: int, running: int) -> Non
     labelled(benchmark, "serving step", part, page=page, running=running)
     rounds(benchmark, works[part], count=120)
     assert not verify(loop.door.state) and decode(encode(plan)) == plan
+
+
+@pytest.mark.parametrize("running", (64, 256, 1024))
+def test_serving_step_of_the_peer(benchmark: Any, running: int) -> None:
+    """The peer's own step on the CPU, tables included, at page size 1 (its paged decode needs a GPU); skipped without it."""
+    peer_sglang = pytest.importorskip("benchmarks.peer_sglang")
+    if (peer := peer_sglang.load(1, "cpu", 4 << 30)) is None:
+        pytest.skip("the peer is not importable here: benchmarks/peer_sglang.py says how to have it")
+    loop = peer_sglang.PeerStep(peer, running, PROMPT, ROOM)
+    count, turns = max(1, running // 64), iter(range(10_000))
+
+    def prepare() -> None:
+        if hasattr(loop, "taken"):
+            loop.settle()
+        turn = next(turns)
+        loop.prepare([(turn * count + i) % running for i in range(count)])
+
+    labelled(benchmark, "serving step", "peer", page=1, running=running)
+    rounds(benchmark, lambda: loop.step(False), setup=prepare, count=60)
