@@ -32,14 +32,15 @@ class Display:
         )
 
     def __enter__(self) -> Display:
-        self._progress.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._progress.stop()
+        if self._progress.tasks:
+            self._progress.stop()
 
     def watch(self, policy: str, requests: int) -> Watch:
-        """A new bar, and the observer that moves it."""
+        """A new bar, and the observer that moves it. The first starts the display: before it, bad input is told alone."""
+        self._progress.start()
         return Watch(self._progress, self._progress.add_task(policy, total=requests, state=""))
 
 

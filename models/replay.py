@@ -6,8 +6,11 @@ Which pool stands behind the name ``arena`` is decided by the caller, who may ha
 from __future__ import annotations
 
 import resource
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 
 from attrs import define, field, frozen
@@ -121,6 +124,36 @@ class Verifier:
             self.violations.extend(f"step {record.number}: {found}" for found in check(loop.pool))
 
 
+@define
+class Brake:
+    """Lets an interrupt end a run between two steps, so that pools, counts and recording agree about the last one."""
+
+    asked: bool = False
+
+    def after_step(self, loop: ServingLoop, record: StepRecord) -> None:
+        """Stop here if asked to. Must be the last observer: the others have seen the step. Raises: KeyboardInterrupt."""
+        if self.asked:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Within this block the first Ctrl-C waits for the step to end, and a second one does not wait."""
+        plain = signal.default_int_handler
+        if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not plain:
+            yield  # somebody else decides what an interrupt means
+            return
+        signal.signal(signal.SIGINT, self._ask)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, plain)
+
+    def _ask(self, number: int, frame: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
 def parse_policies(text: str) -> tuple[str, ...]:
     """Policy names out of a comma-separated list of names and groups, each once, in the order of POLICIES."""
     wanted: set[str] = set()
@@ -180,14 +213,17 @@ def _serve(run: Run, pool: Pool, rig: ArenaRig | None, checks: Sequence[Check], 
     """Run the loop to its end, or to an interrupt (True), and fill in the run."""
     watch = display.watch(run.policy, len(setting.trace))
     verifier = Verifier(checks, run.violations)
-    observers: list[Observer] = [run.stats, verifier, watch]
-    loop = ServingLoop(pool, setting.trace, setting.options, observers=[*observers, rig.meter] if rig else observers)
+    brake = Brake()
+    observers: list[Observer] = [run.stats, verifier, watch, *([rig.meter] if rig else []), brake]
+    loop = ServingLoop(pool, setting.trace, setting.options, observers=observers)
     # The arena's own figure is capped by the page tables' width, which follows the trace; told is what the bytes allow.
     uncapped = max_request_tokens(setting.layout, setting.options.prefill_tokens)
     run.max_request_tokens = uncapped if rig else loop.tokens_max
-    begun, partial = time.perf_counter(), False
+    begun = time.perf_counter()
     try:
-        loop.run()
+        with brake.holding():
+            loop.run()
+        partial = brake.asked  # during the very last step
     except KeyboardInterrupt:
         partial = True
     wall = time.perf_counter() - begun

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from attrs import asdict
@@ -169,8 +170,17 @@ def check_out(out: Path) -> None:
     there = out
     while not there.exists():
         there = there.parent
-    if not there.is_dir() or not os.access(there, os.W_OK):
+    if not there.is_dir() or not _takes_files(there):
         raise ConfigError(f"output {out}: {there} is no folder that can be written")
+
+
+def _takes_files(folder: Path) -> bool:
+    """Whether a file can be made there. Tried, not asked: permissions say nothing about a file system that takes none."""
+    try:
+        with TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def check_file(path: Path) -> None:
@@ -186,11 +196,16 @@ def write_json(path: Path, content: Mapping[str, Any]) -> Path:
 
 
 def write_bytes(path: Path, content: bytes) -> Path:
-    """Write whole or not at all: a draft beside it, then a rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write whole or not at all: a draft beside it, then a rename. Raises: ConfigError, where the disk does not take it."""
     draft = path.with_name(path.name + ".draft")
-    draft.write_bytes(content)
-    return draft.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_bytes(content)
+        return draft.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise ConfigError(f"output {path}: cannot be written ({error.strerror})") from None
 
 
 def write_plots(setting: Setting, runs: Sequence[Run], out: Path) -> list[Path]:

@@ -122,6 +122,7 @@ def test_a_lost_move_is_a_violation_and_exit_code_1(capsys, tmp_path: Path, conf
         (("--trace", "nothing.csv"), "nothing.csv"),
         (("--policy", "magic"), "magic"),
         (("--device", "tpu"), "tpu"),
+        (("--memory", "30MiB"), "boot floor"),
         (("--requests", "0"), "requests"),
         (("--scale", "-1"), "scale"),
         (("--speed-up", "0"), "speed-up"),
@@ -129,6 +130,8 @@ def test_a_lost_move_is_a_violation_and_exit_code_1(capsys, tmp_path: Path, conf
         (("--running-max", "9999"), "budget"),
         (("--policy", "padded", "--record", "x"), "record"),
         (("--out", "/dev/null/x"), "/dev/null"),
+        (("--out", "/proc/x"), "/proc"),
+        (("--record", "/proc/x/y"), "/proc"),
         (("--record", "/tmp"), "folder"),
         (("--nonsense",), "nonsense"),
     ],
@@ -191,30 +194,36 @@ def test_a_step_beyond_the_recording_is_refused(capsys, tmp_path: Path, config: 
 
 INTERRUPTS_ITSELF = """
 import os, signal, sys
-import kvarena, models.progress
+import kvarena, models.stamps
 signal.signal(signal.SIGINT, signal.default_int_handler)
-plain = models.progress.Watch.after_step
-def after_step(self, loop, record):
-    plain(self, loop, record)
-    if record.number == 40:
-        os.kill(os.getpid(), signal.SIGINT)
-models.progress.Watch.after_step = after_step
+plain, plans = models.stamps.Stamper.before, []
+def before(self, state, plan):
+    plain(self, state, plan)
+    if len(plan.rows):
+        plans.append(plan)
+        if len(plans) == 40:
+            os.kill(os.getpid(), signal.SIGINT)
+models.stamps.Stamper.before = before
 sys.argv = ["kvarena", *sys.argv[1:]]
 kvarena.main()
 """
 
 
 def test_an_interrupt_writes_partial_results(tmp_path: Path, config: Path) -> None:
-    """Ctrl-C in the middle of a run: exit code 130, and a replay.json that is whole and marked partial."""
-    out = tmp_path / "out"
-    words = ("replay", *small(config), "--device", "none", "--out", out)
+    """Ctrl-C in the middle of a plan: the step ends, exit code 130, a whole replay.json marked partial, and figures that agree."""
+    out, file = tmp_path / "out", tmp_path / "run.kva"
+    words = ("replay", *small(config), "--verify", "--out", out, "--record", file)
     command = [sys.executable, "-c", INTERRUPTS_ITSELF, *map(str, words)]
     left = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert left.returncode == kvarena.INTERRUPTED, left.stderr
-    assert "partial" in left.stdout and "Traceback" not in left.stderr
+    assert "results are partial" in left.stdout and "Traceback" not in left.stderr
     result = json.loads((out / "replay.json").read_text())
     assert result["partial"] and len(result["policies"]) == 1
-    assert result["policies"][0]["partial"] and result["policies"][0]["steps"] >= 39
+    arena = result["policies"][0]
+    assert arena["partial"] and arena["steps"] >= 20 and arena["completed"] < 60
+    stamps = arena["stamps"]
+    assert stamps["checked"] == stamps["pages_released"] + stamps["frames_moved"] > 0
+    assert file.exists()
 
 
 def test_public_names_are_these() -> None:
