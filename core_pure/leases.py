@@ -32,7 +32,11 @@ NONE.flags.writeable = False
 
 
 class RowWrite(NamedTuple):
-    """Cells of one band's rows that changed: flat positions (slot · width + column) and the page ids there, 0 for none."""
+    """Cells of one band's rows that changed: flat positions (slot · width + column) and the page ids there, 0 for none.
+
+    Columns below a lease's first page hold 0, as do all columns of states and encoder pages that it does not hold; columns
+    past its last page may keep ids of an earlier lease, and readers stop before them.
+    """
 
     cells: NDArray[np.intp]
     pages: NDArray[np.integer]
@@ -217,7 +221,7 @@ def share(leases: Leases, source: int, target: int, tokens: int) -> tuple[Leases
         raise LeaseError(f"share {tokens!r} tokens of a lease of {held[TOKENS]} with one that holds {empty[TOKENS]}")
     after = empty.copy()
     after[TOKENS] = tokens
-    writes = []
+    writes, held_again = [], leases
     for band, spec in enumerate(leases.layout.bands):
         if not spec.grows or tokens % spec.slots_per_page:
             what = "has no copy for a second holder; fork a checkpoint" if not spec.grows else f"{tokens} tokens end inside a page"
@@ -227,9 +231,9 @@ def share(leases: Leases, source: int, target: int, tokens: int) -> tuple[Leases
             raise LeaseError(f"{spec.name}: tokens that position {tokens} can see have slid out; share a longer prefix")
         after[FIRST_BAND + 2 * band : FIRST_BAND + 2 * band + 2] = begin, end
         pages = leases.rows[band].read(slice(origin * leases.widths[band] + begin, origin * leases.widths[band] + end))
-        writes.append(RowWrite(heir * leases.widths[band] + np.arange(begin, end), pages))
-    for write in writes:
-        leases = hold_again(leases, write.pages)
+        held_again = hold_again(held_again, pages)
+        writes.append(inherited(leases, band, heir, begin, pages))
+    leases = held_again
     return with_rows(evolve(leases, facts=leases.facts.write(np.array([heir]), after[None])), tuple(writes)), tuple(writes)
 
 
@@ -253,9 +257,25 @@ def split(leases: Leases, handle: int, target: int, tokens: int) -> tuple[Leases
         head[column : column + 2], tail[column : column + 2] = (begin, cut), (cut, end)
         width = leases.widths[band]
         pages = leases.rows[band].read(slice(head_slot * width + cut, head_slot * width + end))
-        writes.append(RowWrite(tail_slot * width + np.arange(cut, end), pages))
+        write = inherited(leases, band, tail_slot, cut, pages)
+        if not spec.grows:  # the states are no longer the head's
+            write = joined(write, RowWrite(head_slot * width + np.arange(end), np.zeros(end, np.int32)))
+        writes.append(write)
     facts = leases.facts.write(np.array([head_slot, tail_slot]), np.stack((head, tail)))
     return with_rows(evolve(leases, facts=facts, has_parts=True), tuple(writes)), tuple(writes)
+
+
+def inherited(leases: Leases, band: int, slot: int, begin: int, pages: NDArray[np.int32]) -> RowWrite:
+    """Pages that an heir holds from column ``begin`` on; what an earlier lease left below it is zeroed."""
+    row = slot * leases.widths[band]
+    left = np.flatnonzero(leases.rows[band].read(slice(row, row + begin)))
+    cells = np.concatenate((row + left, row + np.arange(begin, begin + len(pages))))
+    return RowWrite(cells, np.concatenate((np.zeros(len(left), np.int32), pages)))
+
+
+def joined(first: RowWrite, second: RowWrite) -> RowWrite:
+    """Both writes as one. Requires: no cell in both."""
+    return RowWrite(np.concatenate((first.cells, second.cells)), np.concatenate((first.pages, second.pages)))
 
 
 def rows_after(leases: Leases, writes: tuple[RowWrite, ...]) -> tuple[Table, ...]:

@@ -30,6 +30,8 @@ from .leases import (
     closed,
     flat,
     hold_again,
+    inherited,
+    joined,
     let_go,
     open_leases,
     pages_held,
@@ -174,7 +176,11 @@ def step(
     before = facts[:, TOKENS].copy()
     writes = []
     for band, p in enumerate(asked):
-        writes.append(_row_write(leases.widths[band], slots, p, outcome.pages[band]))
+        width, write = leases.widths[band], _row_write(leases.widths[band], slots, p, outcome.pages[band])
+        if len(together) > len(served) and not leases.layout.bands[band].grows:  # else a later lease would read these states
+            gone = flat(together[len(served) :] * width, np.full(len(together) - len(served), width))
+            write = joined(write, RowWrite(gone, np.zeros(len(gone), np.int32)))
+        writes.append(write)
         facts[:, FIRST_BAND + 2 * band + 1] += p.more
         if p.cut is not p.begin:
             facts[:, FIRST_BAND + 2 * band] = p.cut
@@ -358,9 +364,7 @@ def fork(
     writes = []
     for band, (begin, shared) in enumerate(kept):
         opened = hold_again(opened, shared) if len(shared) else opened
-        # what slid out of the parent is the sink in the child's row, whoever had that row before
-        pages = np.concatenate((np.zeros(begin, np.int32), shared, outcome.pages[band]))
-        writes.append(RowWrite(child_slot * opened.widths[band] + np.arange(len(pages)), pages))
+        writes.append(inherited(opened, band, child_slot, begin, np.concatenate((shared, outcome.pages[band]))))
     opened = with_rows(evolve(opened, facts=opened.facts.write(np.array([child_slot]), after[None])), tuple(writes))
     counts = np.array([tokens])
     slots = np.array([child_slot])
