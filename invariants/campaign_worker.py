@@ -1,7 +1,8 @@
 """One process of a campaign: walks by number, each from its own seed, until time is up or something is violated.
 
-Of every ten walks one is also replayed from its recording; every 20th is compared lazily and eagerly; in every 40th the state where
-it ended is exhausted against brute force; every MACHINE_EVERY seconds the Hypothesis machine searches for a while.
+Of every ten walks one is also replayed from its recording; with every 7th goes a serving walk; every 20th is compared lazily and
+eagerly; in every 40th the state where it ended is exhausted against brute force; every MACHINE_EVERY seconds the Hypothesis
+machine searches for a while.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from attrs import define, evolve, field, frozen
 from core_pure.event import Event
 from core_pure.verify import Violation
 
-from . import mutants, runs
-from .walks import SHAPES, Failure, Shape, Tally, blocks_of, moves, shortest, walk
+from . import mutants, runs, serving
+from .walks import SHAPES, Failure, Shape, Tally, blocks_of, moves, shortest, shrink, walk
 
 LENGTH = 200  # moves of one walk: long enough to fill an arena several times, short enough to shrink
-REPLAY_EVERY, LAZY_EVERY, NEIGHBOURS_EVERY, MACHINE_EVERY = 10, 20, 40, 20.0
+REPLAY_EVERY, LAZY_EVERY, NEIGHBOURS_EVERY, SERVING_EVERY, MACHINE_EVERY = 10, 20, 40, 7, 20.0
+SERVED = ("LEASE-1", "SLOT-1")
 REPORT_SECONDS = 0.5
 BITS = 1 << 23  # of the bitmap that counts distinct states: 1 MiB, good to a few million
 ORDER = (1, 3, 5, 7, 2, 4, 8, 6, 9, 3, 0, 1, 7, 5)
@@ -120,10 +122,16 @@ def _walk_and_more(job: Job, number: int, shape: Shape, report: Report, seen: by
     if number % REPLAY_EVERY == 0:
         told = itertools.chain(runs.digest_is_reproducible(shape, done), runs.digest_tells_apart(shape, done))
         violation = next(told, None)
-    if violation is None and number % LAZY_EVERY == 0:
-        violation = next(runs.lazy_is_eager(shape, seed, LENGTH // 2), None)
     if violation is not None:
         return Failure(shape, (), done.events, violation)
+    if number % LAZY_EVERY == 0:
+        failure = runs.lazy_is_eager(shape, seed, LENGTH // 2)
+        if failure is not None:
+            return failure
+    if number % SERVING_EVERY == 0:
+        failure = serving.served(seed)
+        if failure is not None:
+            return failure
     if number % NEIGHBOURS_EVERY == 0:
         for count, failure in runs.neighbourhood(shape, done):
             report.neighbours += count
@@ -145,10 +153,14 @@ def shrunk(failure: Failure) -> Failure:
     """As short as it gets. Failures that are events only are turned into moves first; where that loses it, they stay."""
     if failure.moves:
         return shortest(failure)
+    if failure.violation.claim in SERVED:
+        return serving.shortest_served(failure)
     with blocks_of(failure.shape.block_bits):
-        candidate = evolve(failure, moves=runs.from_events(failure.shape, failure.events))
-    found = walk(failure.shape, candidate.moves, thorough=failure.violation.claim).failure
-    return failure if found is None else shortest(found)
+        chosen = runs.from_events(failure.shape, failure.events)
+        found = runs.whole_run(failure.shape, walk(failure.shape, chosen, thorough=failure.violation.claim))
+        if found is None:
+            return failure
+        return shrink(evolve(found, moves=found.moves or chosen), judge=runs.whole_run)
 
 
 def story(events: tuple[Event, ...]) -> list[str]:

@@ -119,7 +119,8 @@ class Checked:
         said = names.get(type(self.result), type(self.result).__name__)
         if said not in expected:
             claim = "FIT-1" if {said, *expected} <= {*OUTCOME, *REFUSAL} or said == "PromiseBroken" else "MISUSE-1"
-            yield Violation(claim, f"{event.kind} {_short(event)}: said {said} ({self.result}), expected {sorted(expected)}")
+            detail = "" if isinstance(self.result, Outcome) else f" ({self.result})"
+            yield Violation(claim, f"{event.kind} {_short(event)}: said {said}{detail}, expected {sorted(expected)}")
 
     def _inputs(self, event: Event) -> Iterator[Violation]:
         if content_of(self.state) != self.content:

@@ -504,11 +504,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "compaction moves pages that the reader writes (F17)",
         PLAN,
     ),
-    text(
+    wrap(
         "compact-no-wait",
         "compact:compact",
-        "wait = reader if reader is not None and written is None else None",
-        "wait = None",
+        _plan_result(lambda plan: evolve(plan, wait=None)),
         "compaction beside a reader does not wait",
         PLAN,
     ),

@@ -7,6 +7,7 @@ of some walks only.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 from attrs import evolve
@@ -63,10 +64,25 @@ def digest_tells_apart(shape: Shape, run: Run) -> Iterator[Violation]:
             yield Violation("DIGEST-1", f"an event other than {event} gives the same digest {digest.hex()}")
 
 
-def lazy_is_eager(shape: Shape, seed: int, length: int) -> Iterator[Violation]:
+def whole_run(shape: Shape, run: Run) -> Failure | None:
+    """What a walk met, or else what the claims about whole runs say of it."""
+    if run.failure is not None:
+        return run.failure
+    told = next(chain(digest_is_reproducible(shape, run), digest_tells_apart(shape, run)), None)
+    return None if told is None else Failure(shape, (), run.events, told)
+
+
+def lazy_is_eager(shape: Shape, seed: int, length: int) -> Failure | None:
     """LAZY-1: with and without compaction after every release, the same verdicts, pages bound and bytes in them."""
     layout = shape.layout()
     lazy, eager = Checked.of(layout), Checked.of(layout)
+    events: dict[int, list[Event]] = {id(lazy): [], id(eager): []}
+
+    def step(checked: Checked, event: Event) -> Failure | None:
+        events[id(checked)].append(event)
+        found = next(checked.step(event), None)
+        return None if found is None else Failure(shape, (), tuple(events[id(checked)]), found)
+
     for move in moves(seed, shape, length):
         if move.kind not in PLAIN:
             continue
@@ -74,17 +90,18 @@ def lazy_is_eager(shape: Shape, seed: int, length: int) -> Iterator[Violation]:
         event = None if concrete is None else event_of(lazy.model, layout, concrete)
         if event is None:
             continue
-        yield from lazy.step(event)
-        yield from eager.step(event)
-        if isinstance(lazy.result, Refusal) != isinstance(eager.result, Refusal):
-            yield Violation("LAZY-1", f"{event.kind} {event.demand}: lazy {lazy.result} != eager {eager.result}")
-            return
-        if event.kind != "allocate":
-            yield from eager.step(Event("compact"))
+        failure = step(lazy, event) or step(eager, event)
+        if failure is None and event.kind != "allocate":
+            failure = step(eager, Event("compact"))
+        if failure is not None:
+            return failure
+        if isinstance(lazy.result, Refusal) and event.kind == "allocate" and not isinstance(eager.result, Refusal):
+            return Failure(shape, (), tuple(events[id(lazy)]), Violation("LAZY-1", f"{event.demand}: lazy refuses, eager does not"))
         if lazy.model.contents != eager.model.contents:
-            different = lazy.model.contents.keys() ^ eager.model.contents.keys()
-            yield Violation("LAZY-1", f"pages or bytes differ between lazy and eager: {sorted(different)[:6]}")
-            return
+            different = sorted(lazy.model.contents.keys() ^ eager.model.contents.keys())
+            text = f"pages or bytes differ between lazy and eager: {different[:6]}"
+            return Failure(shape, (), tuple(events[id(eager)]), Violation("LAZY-1", text))
+    return None
 
 
 def neighbourhood(shape: Shape, run: Run) -> Iterator[tuple[int, Failure | None]]:

@@ -14,6 +14,7 @@ import numpy as np
 from attrs import define, field
 
 from core_pure.errors import ArenaError
+from core_pure.event import Event
 from core_pure.fits import Refusal
 from core_pure.layout import BandSpec, Layout
 from core_pure.leases import Leases, empty_leases, open_leases, pages_of, slots_of
@@ -22,6 +23,7 @@ from core_pure.step import StepOutcome, block_table, fork, pages_wanted, step, t
 from core_pure.verify import Violation
 
 from .mutants import Mutant, planted
+from .walks import Failure, Shape
 
 SERVING_TARGETS = ("leases", "step")
 CONTEXT, SEQUENCES = 24, 6
@@ -64,6 +66,7 @@ class ServingWalk:
     state: ArenaState
     leases: Leases
     sequences: dict[int, Sequence] = field(factory=dict)
+    events: list[Event] = field(factory=list)  # that the arena was given
 
     @classmethod
     def of(cls, layout: Layout) -> ServingWalk:
@@ -102,6 +105,7 @@ class ServingWalk:
         outcome = step(self.state, self.leases, np.array(handles, np.int64), np.array(new, np.int64), np.array(ended, np.int64))
         if isinstance(outcome, Refusal):
             return
+        self.events.append(outcome.event)
         expected: list[dict[int, tuple[set[int], set[int]]]] = [{} for _ in self.layout.bands]
         for handle, more in zip(handles, new, strict=True):
             sequence = self.sequences[handle]
@@ -160,6 +164,7 @@ class ServingWalk:
         if isinstance(forked, Refusal):
             return
         outcome, child = forked
+        self.events.append(outcome.event)
         self.state, self.leases = outcome.state, outcome.leases
         heir = Sequence(origin.tokens, [{} for _ in self.layout.bands])
         for band, spec in enumerate(self.layout.bands):
@@ -185,6 +190,7 @@ class ServingWalk:
         if left < 1 or lacking:
             return
         outcome = trim(self.state, self.leases, np.array([handle]), np.array([left]))
+        self.events.append(outcome.event)
         self.state, self.leases = outcome.state, outcome.leases
         for band, spec in enumerate(self.layout.bands):
             most = -(-left // spec.slots_per_page)
@@ -243,28 +249,49 @@ class ServingWalk:
                 yield Violation("SLOT-1", f"band {band}: write slots {write_slots(outcome, band).tolist()} != {expected}")
 
 
-def serving_walk(seed: int, steps: int = 60) -> Violation | None:
-    """The first violation of a random serving walk, if any."""
+def serving_walk(seed: int, steps: int = 60, told: list[Event] | None = None) -> Violation | None:
+    """The first violation of a random serving walk, if any. told: gets the arena's events."""
     rng = random.Random(seed)
     walk = ServingWalk.of(LAYOUTS[seed % len(LAYOUTS)])
     for _ in range(steps):
         kind = rng.random()
         try:
-            found = (
-                walk.begin()
-                if kind < 0.25
-                else walk.branch(rng)
-                if kind < 0.33
-                else walk.cut(rng)
-                if kind < 0.4
-                else walk.serve(rng)
-            )
+            if kind < 0.25:
+                found = walk.begin()
+            elif kind < 0.33:
+                found = walk.branch(rng)
+            else:
+                found = walk.cut(rng) if kind < 0.4 else walk.serve(rng)
             violation = next(iter(found), None)
         except (ArenaError, KeyError, StopIteration, RuntimeError) as error:
-            return Violation("LEASE-1", f"a legal step failed: {error!r}")
+            violation = Violation("LEASE-1", f"a legal step failed: {error!r}")
+        if told is not None:
+            told[:] = walk.events
         if violation is not None:
             return violation
     return None
+
+
+def served(seed: int, steps: int = 60) -> Failure | None:
+    """A serving walk's failure, with the arena's events that lead there."""
+    told: list[Event] = []
+    violation = serving_walk(seed, steps, told)
+    layout = LAYOUTS[seed % len(LAYOUTS)]
+    shape = Shape(f"serving-{seed % len(LAYOUTS)}", tuple(band.frame_bytes for band in layout.bands), layout.total_bytes)
+    return None if violation is None else Failure(shape, (), tuple(told), violation)
+
+
+SHORT_WALKS = 600
+
+
+def shortest_served(failure: Failure) -> Failure:
+    """The shortest of many short serving walks that break the same claim, or the failure itself."""
+    best = failure
+    for seed in range(SHORT_WALKS):
+        found = served(seed, steps=4 + seed % 12)
+        if found is not None and found.violation.claim == failure.violation.claim and len(found.events) < len(best.events):
+            best = found
+    return best
 
 
 def hunt_serving(mutant: Mutant, walks_most: int = 60) -> Violation | None:

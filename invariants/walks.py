@@ -14,7 +14,7 @@ from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from core_pure import band as core_band
 from core_pure import verify as core_verify
@@ -317,7 +317,11 @@ def run(shape: Shape, chosen: Iterable[Move], tally: Tally | None = None, *, tho
 # --- shrinking ---------------------------------------------------------------------------------------------------------
 
 
-def shrink(failure: Failure, *, tries: int = 4_000) -> Failure:
+Judge = Callable[[Shape, Run], Failure | None]
+"""What a whole run is to be told apart by; its failure, unless claims about whole runs are asked too."""
+
+
+def shrink(failure: Failure, *, tries: int = 4_000, judge: Judge = lambda shape, run: run.failure) -> Failure:
     """A shorter walk that breaks the same claim: leave out runs of moves, then make each move smaller."""
     left = [tries]
 
@@ -325,7 +329,9 @@ def shrink(failure: Failure, *, tries: int = 4_000) -> Failure:
         left[0] -= 1
         if left[0] < 0:
             return None
-        found = run(failure.shape, chosen, thorough=failure.violation.claim)
+        found = judge(failure.shape, walk(failure.shape, chosen, thorough=failure.violation.claim))
+        if found is not None and not found.moves:
+            found = evolve(found, moves=tuple(chosen))
         return found if found is not None and found.violation.claim == failure.violation.claim else None
 
     best = failure

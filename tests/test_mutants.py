@@ -68,3 +68,21 @@ def test_unknown_and_stale_mutants_are_named() -> None:
     stale = Mutant("stale", "chain:room", "", ("CAP-1",), text=("not in the source", ""))
     with pytest.raises(StaleMutant, match="0 times"), planted(stale):
         pass
+
+
+def test_lazy_and_eager_are_told_apart() -> None:
+    """LAZY-1 can fail: a compaction that loses pages' bytes, or a refusal of one side only, is noticed."""
+    from attrs import evolve
+
+    from invariants import runs
+
+    def lossy(original: object, state: object, **kwargs: object) -> object:
+        outcome = original(state, **kwargs)  # type: ignore[operator]
+        return evolve(outcome, plan=evolve(outcome.plan, waves=()))
+
+    mutant = Mutant("lossy-compaction", "compact:compact", "", ("PLAN-1",), wrap=lossy)
+    with planted(mutant):
+        assert any(runs.lazy_is_eager(shape, seed, 80) for seed in range(4) for shape in walks.SHAPES[:4])
+    for shape in walks.SHAPES[:4]:
+        with walks.blocks_of(shape.block_bits):
+            assert runs.lazy_is_eager(shape, 3, 80) is None
