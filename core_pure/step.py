@@ -238,12 +238,19 @@ def write_slots(step: StepOutcome, band: int) -> NDArray[np.int64]:
     rows = step.leases.rows[band]
     if not spec.grows:
         first = np.where(step.after > 0, rows.read(step.slots * width), 0)
-        return step.state.frames_of(first).astype(np.int64)
+        return band_frames(step.state, band, first).astype(np.int64)
     counts = step.after - step.before
     single = len(counts) and int(counts.min()) == 1 == int(counts.max())
     slots, tokens = (step.slots, step.before) if single else (np.repeat(step.slots, counts), flat(step.before, counts))
     pages = rows.read(slots * width + tokens // spec.slots_per_page)
-    return step.state.frames_of(pages).astype(np.int64) * spec.slots_per_page + tokens % spec.slots_per_page
+    return band_frames(step.state, band, pages).astype(np.int64) * spec.slots_per_page + tokens % spec.slots_per_page
+
+
+def band_frames(state: ArenaState, band: int, pages: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Frames of page ids of one band, of any shape; 0 (the sink) for id 0. ``frames_of`` without the search for the band."""
+    held = state.bands[band]
+    index = np.maximum(pages.astype(np.intp) - held.home.id_base, 0)  # cell 0 is nobody's
+    return np.maximum(held.frame_of.read(index), 0)
 
 
 def block_table(state: ArenaState, leases: Leases, slots: Slots, band: int, columns: int) -> NDArray[np.int32]:
@@ -255,7 +262,7 @@ def block_table(state: ArenaState, leases: Leases, slots: Slots, band: int, colu
     facts = leases.facts.read(slots)
     begin, end = facts[:, FIRST_BAND + 2 * band], facts[:, FIRST_BAND + 2 * band + 1]
     inside = (np.arange(columns) >= begin[:, None]) & (np.arange(columns) < end[:, None])
-    return state.frames_of(np.where(inside, leases.rows[band].read(cells), 0))
+    return band_frames(state, band, np.where(inside, leases.rows[band].read(cells), 0))
 
 
 def extents(state: ArenaState, leases: Leases, handle: int) -> list[tuple[str, int, int, int]]:
