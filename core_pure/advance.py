@@ -180,7 +180,10 @@ def resize(state: ArenaState, total_bytes: int) -> Outcome | Refusal:
 
 
 def clear(state: ArenaState) -> Outcome:
-    """Forget every page, pin and quarantine: the empty arena of the same layout, and one unbind per live page."""
+    """Forget every page, pin and quarantine: the empty arena of the same layout, and one unbind per live page.
+
+    The caller vouches that no launched step still reads or writes: all fences count as retired afterwards.
+    """
     emptied = evolve(initial(state.layout), launched=state.launched, retired=state.launched, digest=state.digest)
     live = {at: band.page_of.read(band.live_frames()).astype(np.intp) for at, band in enumerate(state.bands)}
     return Outcome(emptied, Plan(rows=_rows(emptied, live, {})))

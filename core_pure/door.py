@@ -75,7 +75,6 @@ class Door:
             raise LeaseError(f"chunk of {chunk!r} tokens a step; expected at least 1")
         leases = empty_leases(layout, sequences=sequences, context=context, draft_tokens=draft_tokens)
         check_boot(layout, context, chunk)
-        self.layout = layout
         self.chunk = chunk
         self.context = context
         self.strict = strict
@@ -124,6 +123,11 @@ class Door:
     def leases(self) -> Leases:
         """Who holds which pages."""
         return self._value.leases
+
+    @property
+    def layout(self) -> Layout:
+        """The bands, and the bytes there are now."""
+        return self._value.state.layout
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -255,9 +259,7 @@ class Door:
 
     def resize(self, total_bytes: int) -> Outcome | Refusal:
         """Give up or take back bytes at the top, within the capacity built for."""
-        outcome = self._apply(Event("resize", number=total_bytes))
-        self.layout = self.state.layout
-        return outcome
+        return self._apply(Event("resize", number=total_bytes))
 
     def clear(self) -> None:
         """Forget everything; every lease becomes stale."""

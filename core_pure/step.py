@@ -129,7 +129,11 @@ def _asked(leases: Leases, facts: Counts, new_tokens: object, slid: object | Non
 
 
 def pages_wanted(leases: Leases, handles: object, new_tokens: object, slid: object | None = None) -> Demand:
-    """Pages per band that a step with these tokens takes beyond what its slide frees. Raises: LeaseStale, LeaseError."""
+    """Pages per band that a step with these tokens takes beyond what its slide frees, at least 0 each.
+
+    Where a band's slide frees more than the step takes, the step may fit although ``fits`` of this demand says no; never the
+    other way round. Raises: LeaseStale, LeaseError.
+    """
     slots, facts = slots_of(leases, handles)
     _, asked = _asked(leases, facts, new_tokens, slid)
     wanted = []
