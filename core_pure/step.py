@@ -254,7 +254,8 @@ def band_frames(state: ArenaState, band: int, pages: NDArray[np.int32]) -> NDArr
     """Frames of page ids of one band, of any shape; 0 (the sink) for id 0. ``frames_of`` without the search for the band."""
     held = state.bands[band]
     index = np.maximum(pages.astype(np.intp) - held.home.id_base, 0)  # cell 0 is nobody's
-    return np.maximum(held.frame_of.read(index), 0)
+    frames: NDArray[np.int32] = np.maximum(held.frame_of.read(index), 0)
+    return frames
 
 
 def block_table(state: ArenaState, leases: Leases, slots: Slots, band: int, columns: int) -> NDArray[np.int32]:
