@@ -60,11 +60,12 @@ __all__ = [*PUBLIC, "main"]  # noqa: PLE0604 - the names are strings of a mappin
 USAGE_ERROR, VIOLATED, INTERRUPTED = 2, 1, 130
 TABLE_WIDTH = 200  # characters, where the output is no terminal
 DEVICES = ("cpu", "cuda", "none")
+ABOUT = "One byte arena for every cache of a hybrid language model: plan it, replay traces, serve from it, look into it."
 POLICY_HELP = "comma-separated: all, compare, static, arena, padded, static-default, static-10 … static-90"
 BUFFER_REQUESTS, DRY_REQUESTS = 1_600, 2_000  # default load with and without a buffer (docs/DECISIONS.md 1)
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, help=__doc__
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, help=ABOUT
 )
 
 
@@ -274,11 +275,9 @@ def inspect(
     at: Annotated[int | None, typer.Option(help="after how many steps [the last]")] = None,
 ) -> None:
     """Say who holds which bytes at one step of a recording, adding up to the total."""
-    from models.inspection import holders, load, table
+    from models.inspection import look, table
 
-    layout, events = load(file)
-    moment = holders(layout, events, at)
-    console().print(table(moment))
+    console().print(table(look(file, at)))
 
 
 @app.command()

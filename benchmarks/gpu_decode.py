@@ -35,7 +35,7 @@ GIB = 2**30
 GROW_TOKENS = 512
 """Tokens a sequence is given at once before timing; a window slides in between, as it would in a server."""
 LIMIT = 1.005
-"""Budget: the arena's step takes at most this much of the static pools' (DESIGN.md §7)."""
+"""Budget: the arena's step takes at most this much of the static pools'."""
 
 
 @define

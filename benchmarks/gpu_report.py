@@ -25,7 +25,7 @@ BUDGETS = {
     "shift of 10 GiB": "≥ 0.9 of the copy rate",
     "translate 8192 ids": "≤ 1.2 of an empty kernel",
 }
-"""What DESIGN.md asks of each row."""
+"""What was asked of each row before it was measured."""
 
 
 def newest(path: Path = RESULTS) -> dict[str, list[dict[str, Any]]]:

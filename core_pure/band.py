@@ -23,7 +23,7 @@ Frames = NDArray[np.intp]
 FREE, QUARANTINED = -1, -2
 """Marks in ``page_of``; a live frame holds its page's index, which is at least 1."""
 BLOCK_BITS = 10
-"""Holes are counted per 1,024 frames, so that a search skips what is full (DESIGN.md §4, tables)."""
+"""Holes are counted per 1,024 frames, so that a search skips what is full."""
 
 NO_FRAMES: Frames = np.empty(0, np.intp)
 NO_FRAMES.flags.writeable = False

@@ -22,7 +22,7 @@ from .state import ArenaState, Outcome, by_band, room_beside
 from .waves import Moves, schedule
 
 RECENTRE_SHARE = 8
-"""A float is small when its live bytes are under 1/8 of the gaps beside it (DESIGN.md §4.4)."""
+"""A float is small when its live bytes are under 1/8 of the gaps beside it."""
 RECENTRE_SKEW = 4
 """A small float is re-centred when one of its gaps is under 1/4 of the other; else it stays where it is."""
 

@@ -96,7 +96,7 @@ def table_pages(context_tokens: int, draft_tokens: int, slots_per_page: int) -> 
     return ceil_div(context_tokens + TABLE_SPARE_TOKENS + draft_tokens, slots_per_page)
 
 
-TABLE_SPARE_TOKENS = 4  # DESIGN §3: graph padding may ask for a few positions beyond the last token
+TABLE_SPARE_TOKENS = 4  # graph padding may ask for a few positions beyond the last token
 
 
 def check_tile(slots_per_page: int, tile_slots: int) -> None:

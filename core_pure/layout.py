@@ -29,7 +29,7 @@ Demand = tuple[int, ...]
 """Pages wanted, per band in byte order."""
 
 FLOOR_STATE_SLOTS = 3
-"""One worst-case request: its running state and two tracking slots (DESIGN.md §3)."""
+"""One worst-case request: its running state and two tracking slots."""
 IDS_LIMIT = 2**31 - 1
 """Page ids travel as int32."""
 
@@ -231,7 +231,8 @@ def build_layout(bands: Iterable[BandSpec], total_bytes: int) -> Layout:
         raise LayoutError(
             f"arena of {total} bytes cannot hold the sink ({layout.sink_bytes}) and, together, the least pages of every band: "
             + ", ".join(f"{b.name} = {max(1, b.pages_min) * b.frame_bytes}" for b in chain)
-            + f"; needs {floor} bytes: give more memory, smaller pages, or lower pages_min"
+            + f"; needs {floor} bytes: give more memory or smaller pages"
+            + (", or lower pages_min" if any(b.pages_min for b in chain) else "")
         )
     if layout.ids_total > IDS_LIMIT:
         raise LayoutError(f"{layout.ids_total} page ids exceed int32; use larger pages")
@@ -248,7 +249,7 @@ def smallest_total(chain: Sequence[BandSpec], demand: Sequence[int]) -> int:
 
 
 def floor_demand(chain: Sequence[BandSpec], context: int, chunk: int) -> Demand:
-    """What every arena must be able to admit at boot (DESIGN.md §3); full attention beyond one page is not charged."""
+    """What every arena must be able to admit at boot; full attention beyond one page is not charged."""
     counts = []
     for band in chain:
         if band.retention == "state":

@@ -2,7 +2,7 @@
 
 The cost of a vector of windows is separable per cut between neighbours: frame size times the live frames outside the
 band's window. So one pass over the chain, low to high, keeps the Pareto front of (byte edge reached, bytes moved) and its
-cheapest end is the optimum over all windows (DESIGN.md §4.4; held to brute force in tests/test_relief.py). Ties are broken
+cheapest end is the optimum over all windows (held to brute force in tests/test_relief.py). Ties are broken
 by lower edges, from the top band down.
 
 What the pass decides is which live frames *stay*. The final windows are then placed around them by ``chain.windows``, the

@@ -52,6 +52,10 @@ def _bundled() -> Mapping[str, Mapping[str, Any]]:
     return {name: entry["config"] for name, entry in entries.items()}
 
 
+Described = ModelConfig | str | Path | Mapping[str, Any]
+"""A model: read already, a bundled id, the path of a config.json (or its folder), or the fields themselves."""
+
+
 def bundled_ids() -> tuple[str, ...]:
     """Ids of the models that come with the project."""
     return tuple(_bundled())
@@ -99,7 +103,7 @@ def _config_of(name: str, data: Mapping[str, Any]) -> ModelConfig:
 
 
 def layers_of(
-    config: ModelConfig | str | Path,
+    config: Described,
     tp: int = 1,
     tp_rank: int = 0,
     pp: int = 1,
@@ -166,8 +170,8 @@ def stage_of(layers: int, stages: int, rank: int) -> tuple[int, int]:
     return sum(counts[:rank]), sum(counts[: rank + 1])
 
 
-def bands_of(config: ModelConfig | str | Path, page_slots: int = 16, *, token_major: bool = False,
-             draft: ModelConfig | str | Path | None = None, **choices: Any) -> tuple[BandGeometry, ...]:  # fmt: skip
+def bands_of(config: Described, page_slots: int = 16, *, token_major: bool = False,
+             draft: Described | None = None, **choices: Any) -> tuple[BandGeometry, ...]:  # fmt: skip
     """Bands of one rank. A draft model's layers join the bands of their retention: they keep the same tokens.
 
     Args: choices: as for ``layers_of``. A draft model runs whole on the last pipeline stage.
@@ -183,7 +187,10 @@ def bands_of(config: ModelConfig | str | Path, page_slots: int = 16, *, token_ma
 
 def specs_of(bands: tuple[BandGeometry, ...], *, tracking: int = 0, draft_slots: int = 0,
              pages_max: Mapping[str, int] | None = None) -> tuple[BandSpec, ...]:  # fmt: skip
-    """What the core needs of each band. A request holds 1 + tracking + draft_slots states."""
+    """What the core needs of each band. A request holds 1 + tracking + draft_slots states. Raises: ConfigError."""
+    for name, count in (("tracking", tracking), ("draft", draft_slots)):
+        if type(count) is not int or count < 0:
+            raise ConfigError(f"{name} slots of a request are {count!r}; expected an integer >= 0")
     caps = dict(pages_max or {})
     specs = []
     for band in bands:
@@ -201,13 +208,13 @@ def _capped(spec: BandSpec, pages_max: int | None) -> BandSpec:
 
 
 def layout_for(
-    config: ModelConfig | str | Path,
+    config: Described,
     memory_bytes: int | str,
     page_slots: int = 16,
     *,
     tracking: int = 0,
     draft_slots: int = 0,
-    draft: ModelConfig | str | Path | None = None,
+    draft: Described | None = None,
     pages_max: Mapping[str, int] | None = None,
     token_major: bool = False,
     **choices: Any,
@@ -226,13 +233,13 @@ def layout_for(
 
 
 def layout_for_pages(
-    config: ModelConfig | str | Path,
+    config: Described,
     pages: Mapping[str, int],
     page_slots: int = 16,
     *,
     tracking: int = 0,
     draft_slots: int = 0,
-    draft: ModelConfig | str | Path | None = None,
+    draft: Described | None = None,
     **choices: Any,
 ) -> Layout:
     """The smallest arena that holds so many pages of every band at once, and no more of any: token-capped set-ups.

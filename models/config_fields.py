@@ -32,7 +32,7 @@ def parse_bytes(text: str | int) -> int:
     if isinstance(text, int) and not isinstance(text, bool):
         count = text
     else:
-        match = re.fullmatch(r"\s*(\d+)(?:\.(\d+))?\s*([A-Za-z]*)\s*", str(text))
+        match = re.fullmatch(r"\s*(\d{1,30})(?:\.(\d{1,30}))?\s*([A-Za-z]*)\s*", str(text))
         unit = _UNITS.get(match.group(3).lower()) if match else None
         if match is None or unit is None:
             raise ConfigError(f"memory {text!r} is not understood; expected {wish}")

@@ -59,14 +59,20 @@ def fit(
 
     serve = None
     if trace is not None:
-        serve = server(load_trace(trace, requests=requests or TRACE_REQUESTS), chunk=chunk, max_batch=max_batch)
+        count = TRACE_REQUESTS if requests is None else requests
+        serve = server(load_trace(trace, requests=count), chunk=chunk, max_batch=max_batch)
+    elif requests is not None:
+        raise ConfigError(f"--requests {requests}: of which trace? give --trace too")
     mix = Mix(prompt, output, lookahead)
     plans = [
         plan_fit(one, memory, mix=mix, page_slots=page_slots, pp=pp, max_batch=max_batch, chunk=chunk,
                  tracking=tracking, draft_slots=draft_slots, serve=serve, **choices)
         for one in configs
     ]  # fmt: skip
-    typer.echo(as_text(plans)) if as_json else show(plans)
+    if as_json:
+        typer.echo(as_text(plans))
+    else:
+        show(plans)
     if plot is not None:
         from models.fit_plot import draw
 
@@ -78,11 +84,13 @@ def fit(
 def _check_plot(plot: Path) -> None:
     """Refuse a plot that could not be written, before anything is planned."""
     from core_pure.errors import ConfigError
+    from models.replay_report import check_file
 
     if plot.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"--plot {plot}: suffix {plot.suffix!r}; expected .png, .svg or .pdf")
     if not plot.parent.is_dir():
         raise ConfigError(f"--plot {plot}: folder {plot.parent} does not exist")
+    check_file(plot)
 
 
 def as_text(plans: list[FitPlan]) -> str:
@@ -118,9 +126,11 @@ def waste(
 ) -> None:
     """Write the table of all bundled models and policies."""
     from core_pure.errors import ConfigError
+    from models.replay_report import check_file, write_bytes
     from models.waste_report import report
 
     if not out.parent.is_dir():
         raise ConfigError(f"--out {out}: folder {out.parent} does not exist")
-    out.write_text(report(), encoding="utf-8")
+    check_file(out)
+    write_bytes(out, report().encode())
     typer.echo(f"written: {out}")

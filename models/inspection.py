@@ -60,6 +60,15 @@ def holders(layout: Layout, events: list[Event], at: int | None) -> Moment:
     return Moment(wanted, len(events), last, refused, bound, moved, report(state))
 
 
+def look(path: Path, at: int | None) -> Moment:
+    """The arena after ``at`` events of a recording (None: all). Raises: ConfigError, RecordingError, naming the file."""
+    layout, events = load(path)
+    try:
+        return holders(layout, events, at)
+    except RecordingError as error:
+        raise RecordingError(f"{path}: {error}") from error
+
+
 def _first(events: list[Event], count: int) -> Iterator[Event]:
     yield from events[:count]
 

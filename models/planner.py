@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from core_pure.errors import ConfigError, LayoutError
 from core_pure.fits import Refusal
 from core_pure.geometry import BandGeometry, floor_arena
 from core_pure.layout import BandSpec, Demand, Layout, boot_floor, build_layout, check_boot, floor_demand
-from models.architectures import ModelConfig, bands_of, load_config, specs_of
+from models.architectures import Described, ModelConfig, bands_of, load_config, specs_of
 from models.arena_counts import ArenaCounts, LcmPages
 from models.config_fields import parse_bytes
 from models.padded import padded_page
@@ -128,7 +127,7 @@ class FitPlan:
 
 
 def plan_fit(
-    config: ModelConfig | str | Path,
+    config: Described,
     memory: int | str,
     *,
     mix: Mix | None = None,

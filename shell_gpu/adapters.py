@@ -159,6 +159,8 @@ class SglangAllocator:
 
     def _pages(self, ids: Ids) -> Ids:
         """The pages of token ids, each once, all of this band."""
+        if not len(ids):
+            return ids
         if int(ids.min()) < self.page_size:
             raise SinkPage(f"token {int(ids.min())} is in the padding page, which is never handed out and never freed")
         tokens, times = np.unique(ids, return_counts=True)

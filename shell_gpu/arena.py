@@ -27,7 +27,7 @@ from core_pure.state import Outcome
 from core_pure.step import StepOutcome
 
 from . import poison, requirements
-from .buffer import LayerViews, check_device, check_units, obtain, views_of
+from .buffer import LayerViews, check_units, device_of, obtain, views_of
 from .errors import GraphStale
 from .executor import Executor
 from .ops import WriteLocs
@@ -104,9 +104,8 @@ class Arena(Door):
         caller's uint8 tensor; requirements: what the serving layer's kernels need; options: see ``BuildOptions``.
         Raises: DeviceError, UnsupportedRequirement, TensorError, LayoutError (boot floor; ranks whose budgets differ).
         """
-        place = torch.device(device)
+        place = device_of(device)
         chosen = options or BuildOptions()
-        check_device(place)
         if place.type == "cuda" and place.index is None:
             place = torch.device("cuda", torch.cuda.current_device())
         _check_requirements(requirements or Requirements(), layout, place)

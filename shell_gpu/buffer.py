@@ -25,6 +25,16 @@ LayerViews = Mapping[tuple[int, str], Tensor]
 """Views of one band by (layer, tensor name)."""
 
 
+def device_of(name: str | torch.device) -> torch.device:
+    """The device of that name, with kernels able to run there. Raises: DeviceError."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise DeviceError(f"device {name!r} is unknown; use a CUDA GPU, or device='cpu'") from None
+    check_device(device)
+    return device
+
+
 def check_device(device: torch.device) -> None:
     """Raise DeviceError unless kernels can run there; the message names the CPU as the alternative."""
     if device.type == "cpu":

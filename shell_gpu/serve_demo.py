@@ -25,6 +25,7 @@ from core_pure.report import Report
 
 from .arena import Arena, BuildOptions
 from .arena_cache import Served
+from .buffer import device_of
 from .serve import TransformersRunner, bands_of_model, check_prompts, generate_alone, load_model, stock_cache
 
 Ints = NDArray[np.int64]
@@ -152,6 +153,7 @@ def run(demo: Demo, parts: Parts, shown: Console) -> int:
     """Serve, compare, report. Returns: 0, or 1 when an answer differs or an invariant was violated. Raises: ArenaError."""
     import transformers
 
+    device_of(demo.device)
     transformers.logging.set_verbosity_error()  # kernels it misses are no news to this demonstration
     with one_thread(demo.device):
         model, is_random = load_model(demo.model, demo.device, demo.seed)

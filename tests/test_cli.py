@@ -183,6 +183,18 @@ def test_a_damaged_recording_is_refused(capsys, tmp_path: Path, content: bytes |
     assert code == kvarena.USAGE_ERROR and str(file) in told and "Traceback" not in told
 
 
+def test_a_recording_of_another_layout_is_refused(capsys, tmp_path: Path, config: Path) -> None:
+    """Events under another arena's header, or with a page of no band: one line with file and event, exit code 2."""
+    file = tmp_path / "run.kva"
+    words = ("--policy", "arena", "--device", "none", "--out", tmp_path / "out", "--record", file)
+    run(capsys, "replay", *small(config), *words)
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b"196608", b"131072"))
+    code, shown, told = run(capsys, "inspect", file)
+    assert code == kvarena.USAGE_ERROR and shown == ""
+    assert f"{file}: event" in told and told.count("\n") == 1
+
+
 def test_a_step_beyond_the_recording_is_refused(capsys, tmp_path: Path, config: Path) -> None:
     """--at past the end says which steps there are."""
     file = tmp_path / "run.kva"

@@ -25,7 +25,7 @@ from core_pure.state import ArenaState, Outcome, initial
 from tests.core_states import bound_pages, random_layout, some
 
 EVENT_BYTES, ID_BYTES = 64, 8
-"""DESIGN.md §7: a recording takes at most this much per event and per page id."""
+"""Budget: a recording takes at most this much per event and per page id."""
 
 
 def random_event(rng: random.Random, state: ArenaState) -> Event:

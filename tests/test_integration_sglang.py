@@ -158,6 +158,7 @@ def test_misuse_is_named_and_changes_nothing():
     ids, slots = tokens.alloc(2 * PAGE), states.alloc(2)
     gone = tokens.alloc(PAGE)
     tokens.free(gone)
+    tokens.pin(ids[:0])  # of nothing: nothing is pinned
     tokens.pin(ids[:1])
     before = arena.state
     for owner, wrong, error in (

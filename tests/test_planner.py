@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -316,9 +317,12 @@ def test_the_plot_is_written_and_bad_names_are_refused(tmp_path):
     target = tmp_path / "fit.svg"
     fit([FALCON], memory="1GiB", plot=target)
     assert target.read_text().lstrip().startswith("<?xml") and ARENA in target.read_text()
-    for bad in (tmp_path / "fit.txt", tmp_path / "nowhere" / "fit.png"):
+    for bad in (tmp_path / "fit.txt", tmp_path / "nowhere" / "fit.png", Path("/proc/fit.png")):
         with pytest.raises(ConfigError):
             fit([FALCON], plot=bad)
+    for wrong in ({"tracking": -1}, {"draft_slots": -1}, {"requests": 5}, {"trace": "azure-code", "requests": 0}):
+        with pytest.raises(ConfigError):
+            fit([FALCON], memory="1GiB", **wrong)
 
 
 def test_doors_and_planner_name_the_same_longest_request():

@@ -62,6 +62,8 @@ def test_bad_input_is_one_line(tmp_path):
         ({"requests": 0}, ConfigError, "0 requests; give 1 to"),
         ({"memory": "64KiB"}, LayoutError, "bytes"),
         ({"model": tmp_path / "nowhere"}, ConfigError, "cannot be read"),
+        ({"device": "tpu"}, kvarena.ArenaError, "tpu"),
+        ({"device": "meta"}, kvarena.ArenaError, "not supported"),
         ({"model": minimax}, kvarena.ArenaError, "layer 0"),
     ):
         with pytest.raises(error, match=text) as caught:
