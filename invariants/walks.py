@@ -356,16 +356,17 @@ def dense_story(seed: int, shape: Shape) -> Iterator[Move]:
     shares = [rng.random() + 0.05 for _ in shape.frames]
     filled = rng.choice((0.6, 0.8, 0.95)) / sum(shares)
     most = [int(filled * share * shape.total_bytes / size) for share, size in zip(shares, shape.frames, strict=True)]
-    yield Move("allocate", tuple(rng.randint(0, count) for count in most))
-    yield Move("allocate", tuple(rng.randint(0, count) for count in most))
-    if rng.random() < 0.4:
-        yield Move("launch")
-    if rng.random() < 0.3:
-        yield Move("pin", picks=(rng.randrange(64),))
-    for _ in range(rng.choice((1, 1, 2))):
-        picks = tuple(rng.randrange(64) for _ in range(rng.randint(1, 10)))
-        yield Move("release", picks=picks, flag=int(rng.random() < 0.3))
-    for _ in range(3):
+    rounds = rng.choice((1, 2, 3))
+    for _ in range(rounds):
+        yield Move("allocate", tuple(rng.randint(0, count) for count in most))
+        if rng.random() < 0.2:
+            yield Move("launch")
+        if rng.random() < 0.2:
+            yield Move("pin", picks=(rng.randrange(64),))
+        picks = tuple(rng.randrange(64) for _ in range(rng.randint(1, 12)))
+        yield Move("release", picks=picks, flag=int(rng.random() < 0.2))
+        yield Move("squeeze", number=rng.randrange(88))
+    for _ in range(2):
         kind = rng.choice(("squeeze", "squeeze", "advance", "compact", "copy", "resize", "retire"))
         demand = tuple(rng.randint(0, 2) for _ in shape.frames) if kind == "advance" else ()
         picks = (rng.randrange(64), rng.randrange(64))
@@ -378,7 +379,7 @@ def shortest(failure: Failure) -> Failure:
     for seed in range(STORIES):
         if len(best.moves) <= EVENTS_WANTED:
             break
-        shape = failure.shape if seed % 2 else SHAPES[seed // 2 % len(SHAPES)]
+        shape = SHAPES[seed % len(SHAPES)]
         found = run(shape, dense_story(seed, shape), thorough=failure.violation.claim)
         if found is not None and found.violation.claim == failure.violation.claim:
             found = shrink(found, tries=500)
