@@ -1,348 +1,324 @@
-"""Mutation testing over ``core_pure``: ``python -m invariants.mutation``, or ``make mutation``.
+"""Mutation testing of the core: are its tests able to fail? Each wrong edit of ``mutate`` is run against the tests that reach it.
 
-Every function is parsed, and every place where one operator, constant or condition could be another is a mutant. Each runs in a
-forked process with the function's code swapped, against checks from fast to slow: contract witnesses, random walks, serving
-walks, then the tests of its module. The first that fails kills it. Results are kept line by line in ``--out``, so a run that
-stops goes on where it was; ``--shard 2/4`` takes every fourth mutant from the second on; ``--every 10`` takes a sample;
-``--score`` writes the committed score.
+    python -m invariants.mutation [--modules a,b] [--shard 1/2] [--limit 100] [--seconds 600] [--report]
+
+It works in a copy of the tree in a temporary directory; the tree itself is only read. One run of the unchanged copy notes which
+test calls which function, and how long it takes. Then each edit is made in the copy and a child of this warm process imports it
+and runs the tests that call the edited function, those of the module first, the fast before the slow, until one fails or TESTS_S of
+them have passed. The order of edits is drawn by a fixed seed, so that any prefix is a sample. Results are appended to
+mutation_results.jsonl as they come; what is there is not run again (an edit of a function that was changed since counts as new).
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
-import copy
+import hashlib
+import importlib
 import json
 import os
+import random
+import resource
+import shutil
 import signal
 import sys
-import textwrap
+import tempfile
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from attrs import frozen
+from attrs import asdict, frozen
 
-import core_pure
+from .mutate import Edit, edits
+from .mutation_report import RESULTS, Result, read_results, write_report
 
-from .mutants import function_of, recompiled
-
-ROOT = Path(core_pure.__file__).parent
-SCORE = Path(__file__).with_name("mutation_score.json")
-SECONDS = 90
-"""A mutant that runs longer hangs, and counts as killed."""
-LEFT_OUT = ("__init__", "errors", "capacity")
-"""Nothing to mutate: exceptions and protocols."""
-TESTS = {
-    "geometry": ("test_geometry", "test_layout"),
-    "layout": ("test_layout", "test_fits"),
-    "chain": ("test_chain", "test_fits"),
-    "fits": ("test_fits", "test_admission"),
-    "relief": ("test_relief",),
-    "table": ("test_table",),
-    "compact": ("test_compact",),
-    "fences": ("test_fences_pins",),
-    "pins": ("test_fences_pins",),
-    "copies": ("test_copies",),
-    "recording": ("test_event_recording", "regressions"),
-    "event": ("test_event_recording",),
-    "plan": ("test_event_recording", "test_reference_plans"),
-    "admission": ("test_admission", "test_layout"),
-    "leases": ("test_step", "regressions"),
-    "step": ("test_step", "regressions"),
-    "door": ("test_door", "test_pools"),
-    "report": ("test_door",),
-    "rollback": ("test_rollback",),
-    "state": ("test_resize",),
-    "advance": ("test_resize", "test_copies"),
-}
-COMMON = ("test_advance", "test_contract", "test_verify")
-
-COMPARE = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
-BINARY = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.FloorDiv,
-    ast.FloorDiv: ast.Mult,
-    ast.BitAnd: ast.BitOr,
-    ast.BitOr: ast.BitAnd,
-    ast.LShift: ast.RShift,
-    ast.RShift: ast.LShift,
-    ast.Mod: ast.FloorDiv,
-}
-NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
+ROOT = Path(__file__).resolve().parent.parent
+SILENT = ("__init__", "errors", "capacity")
+"""Names and a protocol: nothing that runs."""
+MODULES = tuple(sorted({path.stem for path in (ROOT / "core_pure").glob("*.py")} - set(SILENT)))
+TESTS = (
+    "test_chain", "test_geometry", "test_fits", "test_relief", "test_advance", "test_step", "test_compact", "test_table",
+    "test_layout", "test_door", "test_admission", "test_verify", "test_event_recording", "test_fences_pins", "test_copies",
+    "test_rollback", "test_planner", "test_contract", "test_brute", "test_reference", "test_reference_plans", "test_resize",
+    "regressions",
+)  # fmt: skip
+"""Tests that state a property of the core; those that read its source as text are not among them."""
+COPIED = ("core_pure", "invariants", "models", "shell_gpu", "tests", "conftest.py", "kvarena.py", "pyproject.toml")
+SLOW = (
+    "test_F25_churn_without_leaks", "test_lazy_equals_eager", "test_relief_is_the_optimum_of_all_sequences_of_moves",
+    "test_served_lazily_or_eagerly_each_lease_has_the_same_pages", "test_minima_hold_in_every_reachable_state",
+)  # fmt: skip
+"""Left out: each takes more than five seconds, which only a survivor would ever need."""
+TESTS_S = 8.0
+"""Seconds of tests, as measured on the unchanged copy, that an edit has to survive."""
+SPARE_S = 20
+"""Seconds of processor time that the tests of an edit may take beyond three times what they take without it."""
+TRACED = 100_000
+"""Calls of a test that are looked at for what it reaches; a long test repeats itself."""
+WARM = ("numpy", "torch", "hypothesis", "hypothesis.stateful", "pytest", "_pytest.assertion.rewrite", "attrs", "rich.console")
 
 
 @frozen
-class Place:
-    """One mutant: a function, and which of its places is changed how."""
+class Test:
+    """One test that passes on the unchanged core. seconds: on that run; reaches: "module:function" it calls."""
 
-    module: str
-    function: str  # qualified name
-    number: int
-    line: int
-    change: str
+    name: str
+    seconds: float
+    reaches: frozenset[str]
 
     @property
-    def id(self) -> str:
-        """Stable while the function's source is."""
-        return f"{self.module}:{self.function}#{self.number} {self.change}"
+    def file(self) -> str:
+        """The file it is in."""
+        return self.name.split("::")[0]
 
 
-# --- changing one place ------------------------------------------------------------------------------------------------
+@frozen
+class Verdict:
+    """What the tests said. status: killed, timeout, survived. by: the test that failed."""
+
+    status: str
+    by: str = ""
+    seconds: float = 0.0
 
 
-def changes(node: ast.AST) -> Iterator[tuple[str, Callable[[Any], None]]]:
-    """What can be done to one node: a name for it, and the change in place."""
-    match node:
-        case ast.Compare() if type(node.ops[0]) in COMPARE:
-            other = COMPARE[type(node.ops[0])]
-            yield f"{type(node.ops[0]).__name__} to {other.__name__}", lambda n: n.ops.__setitem__(0, other())
-        case ast.BinOp() | ast.AugAssign() if type(node.op) in BINARY:
-            swapped = BINARY[type(node.op)]
-            yield f"{type(node.op).__name__} to {swapped.__name__}", lambda n: setattr(n, "op", swapped())
-        case ast.BoolOp():
-            flipped = ast.Or if isinstance(node.op, ast.And) else ast.And
-            yield f"{type(node.op).__name__} to {flipped.__name__}", lambda n: setattr(n, "op", flipped())
-        case ast.Constant() if isinstance(node.value, bool):
-            yield f"{node.value} to {not node.value}", lambda n: setattr(n, "value", not n.value)
-        case ast.Constant() if isinstance(node.value, int):
-            yield f"{node.value} to {node.value + 1}", lambda n: setattr(n, "value", n.value + 1)
-        case ast.Call() if isinstance(node.func, ast.Name) and node.func.id in NAMES:
-            yield f"{node.func.id} to {NAMES[node.func.id]}", lambda n: setattr(n.func, "id", NAMES[n.func.id])
-        case ast.If() | ast.IfExp():
-            yield "condition to True", lambda n: setattr(n, "test", ast.Constant(True))
-            yield "condition to False", lambda n: setattr(n, "test", ast.Constant(False))
+class Watch:
+    """Pytest plugin: chooses and orders the tests, notes the first failure; with ``trace``, what each test calls."""
+
+    def __init__(self, order: Sequence[str] | None, core: Path | None) -> None:
+        self.rank = None if order is None else {name: at for at, name in enumerate(order)}
+        self.core = None if core is None else str(core)
+        self.failed = ""
+        self.tests: list[dict[str, Any]] = []
+        self.called: set[Any] = set()
+        self.traced = 0
+
+    def pytest_configure(self) -> None:
+        """No shrinking: that a test fails is enough. Everything else as in CI (conftest.py has chosen that by now)."""
+        from hypothesis import Phase, settings
+
+        phases = (Phase.explicit, Phase.generate)
+        settings.register_profile("mutation", settings.get_profile("kvarena-ci"), phases=phases)
+        settings.load_profile("mutation")
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """The chosen tests in their order; of all tests, those that are not slow."""
+        rank = self.rank
+        if rank is None:
+            items[:] = [item for item in items if item.originalname not in SLOW]
+        else:
+            items[:] = sorted((item for item in items if item.nodeid in rank), key=lambda item: rank[item.nodeid])
+
+    def pytest_runtest_setup(self) -> None:
+        """Start to note calls."""
+        self.called, self.traced = set(), 0
+        if self.core is not None:
+            sys.settrace(self._trace)
+
+    def _trace(self, frame: FrameType, event: str, argument: object) -> None:
+        self.called.add(frame.f_code)
+        self.traced += 1
+        if self.traced > TRACED:
+            sys.settrace(None)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Note a failure, or what a passed test called."""
+        if report.failed:
+            self.failed = self.failed or report.nodeid
+        elif report.when == "call" and report.passed and self.core is not None:
+            sys.settrace(None)
+            reaches = {
+                f"{Path(code.co_filename).stem}:{code.co_qualname.split('.<locals>')[0]}"
+                for code in self.called
+                if code.co_filename.startswith(self.core)
+            }
+            self.tests.append({"name": report.nodeid, "seconds": report.duration, "reaches": sorted(reaches)})
+
+    def pytest_collectreport(self, report: Any) -> None:
+        """A file that cannot be imported fails."""
+        if report.failed:
+            self.failed = self.failed or report.nodeid
 
 
-def _nodes(tree: ast.AST) -> list[ast.AST]:
-    """The nodes of a function's body, docstring, annotations and messages of errors left out."""
-    kept: list[ast.AST] = []
-
-    def walk(node: ast.AST) -> None:
-        if isinstance(node, (ast.JoinedStr, ast.arguments, ast.Assert)):
-            return
-        if isinstance(node, ast.AnnAssign):
-            if node.value is not None:
-                walk(node.value)
-            return
-        if isinstance(node, ast.Raise):
-            return
-        kept.append(node)
-        for child in ast.iter_child_nodes(node):
-            walk(child)
-
-    for statement in tree.body:  # type: ignore[attr-defined]
-        walk(statement)
-    return kept
-
-
-def mutated(source: str, number: int) -> str:
-    """The function's source with its change ``number``."""
-    tree = ast.parse(source)
-    function = tree.body[0]
-    count = 0
-    for node in _nodes(function):
-        for _, change in changes(node):
-            if count == number:
-                change(node)
-                return ast.unparse(ast.fix_missing_locations(tree))
-            count += 1
-    raise IndexError(number)
-
-
-def places() -> Iterator[Place]:
-    """Every mutant of the core, in order of files and lines."""
-    for path in sorted(ROOT.glob("*.py")):
-        if path.stem in LEFT_OUT:
-            continue
-        tree = ast.parse(path.read_text())
-        for node in tree.body:
-            owners = [("", node)] if isinstance(node, ast.FunctionDef) else []
-            if isinstance(node, ast.ClassDef):
-                owners = [(node.name + ".", each) for each in node.body if isinstance(each, ast.FunctionDef)]
-            for prefix, function in owners:
-                number = 0
-                for at in _nodes(copy.deepcopy(function)):
-                    for change, _ in changes(at):
-                        yield Place(path.stem, prefix + function.name, number, getattr(at, "lineno", function.lineno), change)
-                        number += 1
-
-
-# --- killing it --------------------------------------------------------------------------------------------------------
-
-
-def _source(place: Place) -> str:
-    import inspect
-
-    return textwrap.dedent(inspect.getsource(function_of(f"{place.module}:{place.function}")))
-
-
-def plant(place: Place) -> None:
-    """Swap the function's code in this process, for good. Raises: what compiling raises."""
-    function = function_of(f"{place.module}:{place.function}")
-    function = getattr(function, "__wrapped__", function)
-    function.__code__ = recompiled(function, mutated(_source(place), place.number))
-
-
-def kill(place: Place) -> str:
-    """The check that notices the planted mutant; "" when it survives. Runs in the forked process."""
-    from . import serving, walks
-    from .contracts import witness_failures
-    from .contracts_list import CONTRACTS
-
-    try:
-        if any(list(witness_failures(contract)) for contract in CONTRACTS):
-            return "witness"
-    except Exception:
-        return "witness"
-    for number in range(3 * len(walks.SHAPES)):
-        shape = walks.SHAPES[number % len(walks.SHAPES)]
-        try:
-            found = walks.run(shape, walks.moves(number, shape, 100))
-        except Exception:
-            return "walk"
-        if found is not None:
-            return found.violation.claim
-    for seed in range(30):
-        try:
-            broken = serving.serving_walk(seed)
-        except Exception:
-            return "serving"
-        if broken is not None:
-            return broken.claim
-    return _by_tests(place)
-
-
-def _by_tests(place: Place) -> str:
-    import pytest
-
-    folder = ROOT.parent / "tests"
-    names = dict.fromkeys((*TESTS.get(place.module, ()), *COMMON))
-    chosen = [str(path) for name in names for path in (folder / f"{name}.py", folder / name) if path.exists()]
-    code = pytest.main(["-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:benchmark", *chosen])
-    return "tests" if code not in (0, 5) else ""
-
-
-def judge(place: Place, seconds: int = SECONDS) -> str:
-    """Fork, plant, check. Returns: what killed it, or ""."""
-    reading, writing = os.pipe()
+def in_child(work: Callable[[], dict[str, Any]], folder: Path, cpu_s: int) -> dict[str, Any] | None:
+    """What ``work`` returns, from a forked child of at most ``cpu_s`` seconds of processor time; None when that was not enough."""
+    answer = folder / "answer.json"
+    answer.unlink(missing_ok=True)
     child = os.fork()
     if child == 0:
-        os.close(reading)
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
-        said = "crash"
+        code = 1
         try:
-            plant(place)
-            said = kill(place)
-        except BaseException as error:
-            said = f"crash {type(error).__name__}"
-        os.write(writing, said.encode()[:200])
-        os._exit(0)
-    os.close(writing)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        done, _ = os.waitpid(child, os.WNOHANG)
-        if done:
+            silent = os.open(os.devnull, os.O_RDWR)
+            for stream in (0, 1, 2):
+                os.dup2(silent, stream)
+            used = resource.getrusage(resource.RUSAGE_SELF)
+            limit = int(used.ru_utime + used.ru_stime) + cpu_s
+            resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
+            resource.setrlimit(resource.RLIMIT_DATA, (6 << 30, 6 << 30))
+            signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+            answer.with_suffix(".part").write_text(json.dumps(work()))
+            answer.with_suffix(".part").rename(answer)
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    if answer.exists():
+        found: dict[str, Any] = json.loads(answer.read_text())
+        return found
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL):
+        return None
+    return {"failed": "the process died", "tests": []}
+
+
+class Bench:
+    """A copy of the tree, and the tests of the unchanged core with what they reach."""
+
+    def __init__(self, root: Path, folder: Path, tests: Sequence[str]) -> None:
+        self.folder, self.copy = folder, folder / "tree"
+        for name in COPIED:
+            source, target = root / name, self.copy / name
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            elif source.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, target)
+        self.core = self.copy / "core_pure"
+        found = self._known(tests)
+        self.red = found["failed"]
+        self.tests = [Test(t["name"], t["seconds"], frozenset(t["reaches"])) for t in found["tests"]]
+
+    def _known(self, tests: Sequence[str]) -> dict[str, Any]:
+        """What the tests of the unchanged copy reach; kept in the temporary directory for the next run on the same sources."""
+        digest = hashlib.sha256(repr(tests).encode())
+        for path in sorted(self.copy.rglob("*.py")):
+            digest.update(path.read_bytes())
+        kept = Path(tempfile.gettempdir()) / f"kvarena-mutation-{digest.hexdigest()[:16]}.json"
+        if kept.exists():
+            known: dict[str, Any] = json.loads(kept.read_text())
+            return known
+        found = in_child(lambda: self._pytest(tests, None), self.folder, 1800)
+        if not found or not found["tests"]:
+            raise SystemExit(f"the unchanged core was not tested: {found and found['failed']}")
+        kept.write_text(json.dumps(found))
+        return found
+
+    def _pytest(self, files: Sequence[str], order: Sequence[str] | None) -> dict[str, Any]:
+        """In the child: run these tests on the copy; without an order, all of them, noting what each calls."""
+        os.chdir(self.copy)
+        os.environ.update(CI="true", PYTHONPATH=str(self.copy), KVARENA_STRICT="1")
+        for name in [name for name in sys.modules if name.split(".")[0] in ("core_pure", "invariants")]:
+            del sys.modules[name]
+        sys.path[:] = [str(self.copy), *[path for path in sys.path if path not in ("", str(ROOT))]]
+        sys.dont_write_bytecode = order is not None
+        import pytest
+
+        watch = Watch(order, self.core if order is None else None)
+        stop = () if order is None else ("-x",)
+        pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:benchmark", *stop, *files], plugins=[watch])
+        origin = importlib.import_module("core_pure").__file__ or ""
+        failed = watch.failed if origin.startswith(str(self.core)) else f"not the copy was tested: {origin}"
+        return {"failed": failed, "tests": watch.tests}
+
+    def order(self, module: str, place: str) -> list[Test]:
+        """The tests that an edit of this place has to survive: the module's own file first, then the fast before the slow."""
+        owned = (f"tests/test_{module}.py", f"tests/test_{module}s.py", f"tests/test_{module}_pins.py")
+        reaching = [t for t in self.tests if f"{module}:{place}" in t.reaches]
+        if not reaching:  # a constant, a class body, a closure's name: whatever calls anything of the module
+            reaching = [t for t in self.tests if any(name.startswith(f"{module}:") for name in t.reaches)]
+        chosen: list[Test] = []
+        total = 0.0
+        for test in sorted(reaching, key=lambda t: (t.file not in owned or t.seconds > 1, t.seconds)):
+            total += test.seconds
+            if total > TESTS_S and chosen:
+                break
+            chosen.append(test)
+        return chosen
+
+    def judge(self, edit: Edit, source: bytes) -> Verdict:
+        """Make the edit in the copy, run its tests, take it back."""
+        target = self.core / f"{edit.module}.py"
+        tests = self.order(edit.module, edit.place)
+        began = time.monotonic()
+        try:
+            target.write_bytes(edit.made(source))
+            for compiled in (self.core / "__pycache__").glob(f"{edit.module}.*.pyc"):
+                compiled.unlink()
+            files = sorted({test.file for test in tests})
+            names = [test.name for test in tests]
+            allowed = SPARE_S + int(3 * sum(test.seconds for test in tests))
+            found = in_child(lambda: self._pytest(files, names), self.folder, allowed) if tests else {"failed": ""}
+        finally:
+            target.write_bytes(source)
+        seconds = round(time.monotonic() - began, 2)
+        if found is None:
+            return Verdict("timeout", "", seconds)
+        if found["failed"].startswith("not the copy"):
+            raise SystemExit(found["failed"])
+        return Verdict("killed" if found["failed"] else "survived", found["failed"], seconds)
+
+
+def drawn(modules: Sequence[str], sources: Mapping[str, bytes], seed: int) -> list[Edit]:
+    """All edits, each module's in an order drawn by the seed, modules taking turns: any prefix samples all of them."""
+    shuffled: list[list[Edit]] = []
+    for module in modules:
+        found = edits(module, sources[module])
+        random.Random(f"{seed}-{module}").shuffle(found)
+        shuffled.append(found)
+    ranked = ((at / len(found), order, edit) for order, found in enumerate(shuffled) for at, edit in enumerate(found))
+    return [edit for _, _, edit in sorted(ranked, key=lambda each: each[:2])]
+
+
+def results_of(bench: Bench, todo: Iterator[Edit], sources: Mapping[str, bytes], out: Path, until: float) -> int:
+    """Judge edits until none is left or the time is up, appending each result. Returns how many."""
+    count = 0
+    for edit in todo:
+        if time.monotonic() > until:
             break
-        time.sleep(0.02)
-    else:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        os.close(reading)
-        return "timeout"
-    with os.fdopen(reading, "rb") as pipe:
-        return pipe.read().decode()
-
-
-# --- running and scoring -----------------------------------------------------------------------------------------------
-
-
-def known(out: Path) -> dict[str, str]:
-    """Results so far by mutant."""
-    if not out.exists():
-        return {}
-    lines = (json.loads(line) for line in out.read_text().splitlines() if line.strip())
-    return {line["id"]: line["killed_by"] for line in lines}
-
-
-def run(out: Path, shard: tuple[int, int], every: int, minutes: float) -> None:
-    """Judge what is not known yet."""
-    chosen = [place for at, place in enumerate(places()) if at % every == 0]
-    chosen = chosen[shard[0] - 1 :: shard[1]]
-    done, end = known(out), time.monotonic() + minutes * 60
-    out.parent.mkdir(parents=True, exist_ok=True)
-    for at, place in enumerate(chosen):
-        if place.id in done:
-            continue
-        if time.monotonic() > end:
-            print(f"time is up after {at} of {len(chosen)}; run again to go on")
-            return
-        said = judge(place)
+        verdict = bench.judge(edit, sources[edit.module])
+        row = Result(edit.key, edit.module, edit.place, edit.line, edit.operator, edit.shown, verdict.status, verdict.by)
         with out.open("a") as file:
-            file.write(json.dumps({"id": place.id, "line": place.line, "killed_by": said}) + "\n")
-        print(f"{at + 1}/{len(chosen)} {place.id}: {said or 'SURVIVES'}", flush=True)
+            file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
+        count += 1
+        print(f"{count:5} {verdict.seconds:6.1f} s  {verdict.status:9} {edit.module}:{edit.line} {edit.shown}", flush=True)
+    return count
 
 
-def score(out: Path) -> dict[str, Any]:
-    """Killed and all by module, killers, and survivors, of the mutants that still exist."""
-    results, total, killed = known(out), Counter[str](), Counter[str]()
-    killers, survivors = Counter[str](), defaultdict(list)
-    for place in places():
-        said = results.get(place.id)
-        if said is None:
-            continue
-        total[place.module] += 1
-        killed[place.module] += bool(said)
-        killers[said or "nobody"] += 1
-        if not said:
-            survivors[place.module].append(f"{place.function} line {place.line}: {place.change}")
-    everything = sum(total.values())
-    return {
-        "mutants_in_all": sum(1 for _ in places()),
-        "judged": everything,
-        "killed": sum(killed.values()),
-        "share": round(sum(killed.values()) / everything, 4) if everything else None,
-        "modules": {module: f"{killed[module]} of {total[module]}" for module in sorted(total)},
-        "killers": dict(killers.most_common()),
-        "survivors": dict(sorted(survivors.items())),
-    }
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """0 when judged; 2 for wrong arguments."""
-    parser = argparse.ArgumentParser(prog="python -m invariants.mutation", description=__doc__)
-    parser.add_argument("--shard", default="1/1", help="this part of so many")
-    parser.add_argument("--every", type=int, default=1, help="one mutant of so many")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after so long; run again to go on")
-    parser.add_argument("--out", type=Path, default=Path("out/mutation/results.jsonl"))
-    parser.add_argument("--score", action="store_true", help="write the score of what is known, and stop")
-    chosen = parser.parse_args(arguments)
-    part, _, parts = chosen.shard.partition("/")
-    if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)) or chosen.every < 1:
-        print(f"--shard {chosen.shard} --every {chosen.every}: expected a part of so many, such as 2/4, and a whole number")
-        return 2
-    if not chosen.score:
-        run(chosen.out, (int(part), int(parts)), chosen.every, chosen.minutes)
-    else:
-        SCORE.write_text(json.dumps(score(chosen.out), indent=1) + "\n")
-    print(json.dumps({key: value for key, value in score(chosen.out).items() if key != "survivors"}, indent=1))
-    return 0
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; exit code 2 for a wrong argument, 1 when the unchanged core fails a test of its own."""
+    parser = argparse.ArgumentParser(prog="mutation", description="Mutation testing of core_pure.")
+    parser.add_argument("--modules", default=",".join(MODULES), help="of core_pure, separated by commas")
+    parser.add_argument("--shard", default="1/1", help="i/n: only every n-th edit, from the i-th")
+    parser.add_argument("--limit", type=int, default=10**6, help="judge at most so many edits")
+    parser.add_argument("--seconds", type=float, default=1e9, help="start no edit after so many seconds")
+    parser.add_argument("--seed", type=int, default=1, help="of the order of edits")
+    parser.add_argument("--again", action="store_true", help="judge again what survived")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--report", action="store_true", help="only write docs/MUTATION.md from the results")
+    options = parser.parse_args(arguments)
+    until = time.monotonic() + options.seconds
+    modules = options.modules.split(",")
+    unknown = sorted(set(modules) - set(MODULES))
+    shard, _, shards = options.shard.partition("/")
+    if unknown or not (shard.isdigit() and shards.isdigit() and 1 <= int(shard) <= int(shards)):
+        parser.error(f"no module {', '.join(unknown)}" if unknown else f"shard {options.shard!r}: expected i/n, 1 <= i <= n")
+    sources = {module: (ROOT / "core_pure" / f"{module}.py").read_bytes() for module in MODULES}
+    everything = drawn(modules, sources, options.seed)
+    if options.report:
+        write_report(read_results(options.results), drawn(MODULES, sources, options.seed), ROOT / "docs" / "MUTATION.md")
+        return 0
+    done = {r.key for r in read_results(options.results).values() if not (options.again and r.status == "survived")}
+    todo = [edit for edit in everything[int(shard) - 1 :: int(shards)] if edit.key not in done][: options.limit]
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", TRITON_INTERPRET="1")
+    for name in WARM:
+        importlib.import_module(name)
+    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
+        bench = Bench(ROOT, Path(folder), [f"tests/{name}{'' if name == 'regressions' else '.py'}" for name in TESTS])
+        print(f"{len(bench.tests)} tests, {sum(t.seconds for t in bench.tests):.0f} s; {len(todo)} edits to judge", flush=True)
+        if bench.red:
+            print(f"the unchanged core fails {bench.red}: left out", flush=True)
+        judged = results_of(bench, iter(todo), sources, options.results, until)
+    print(f"{judged} judged, {len(todo) - judged} left", flush=True)
+    return 1 if bench.red else 0
 
 
 if __name__ == "__main__":
