@@ -68,11 +68,12 @@ class Reference:
             if demand[index] and pages_max is not None and len(kept) + demand[index] > pages_max:
                 return False
             need = max(len(kept) + len(waiting) + demand[index], getattr(spec, "pages_min", 0))
+            lowest, top = min(stay, default=frames_total), max(stay, default=-1) + 1
             ends = [
                 high * spec.frame_bytes
-                for low in range(frames_total)
-                for high in [max([low + need, *(frame + 1 for frame in stay)])]
-                if low * spec.frame_bytes >= edge and high <= frames_total and all(low <= frame for frame in stay)
+                for low in range(min(lowest, frames_total - 1) + 1)
+                for high in [max(low + need, top)]
+                if low * spec.frame_bytes >= edge and high <= frames_total
             ]
             if need:
                 if not ends:
