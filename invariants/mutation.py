@@ -3,10 +3,11 @@
     python -m invariants.mutation [--modules a,b] [--shard 1/2] [--limit 100] [--seconds 600] [--report]
 
 It works in a copy of the tree in a temporary directory; the tree itself is only read. One run of the unchanged copy notes which
-test calls which function, and how long it takes. Then each edit is made in the copy and a child of this warm process imports it
-and runs the tests that call the edited function, those of the module first, the fast before the slow, until one fails or TESTS_S of
-them have passed. The order of edits is drawn by a fixed seed, so that any prefix is a sample. Results are appended to
-mutation_results.jsonl as they come; what is there is not run again (an edit of a function that was changed since counts as new).
+test calls which function, and how long it takes. Then each edit is made in the copy, and a child of this warm process imports it,
+takes random walks with every claim checked, and runs the tests that call the edited function, those of the module first, the fast
+before the slow, until one fails or TESTS_S of them have passed. The order of edits is drawn by a fixed seed, so that any prefix is
+a sample. Results are appended to mutation_results.jsonl as they come; what is there is not judged again (an edit of a function that
+was changed since counts as new), except, with --again, what survived: against ten times as many tests.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ SLOW = (
 )  # fmt: skip
 """Left out: each takes more than five seconds, which only a survivor would ever need."""
 TESTS_S = 8.0
-"""Seconds of tests, as measured on the unchanged copy, that an edit has to survive."""
+"""Seconds of tests, as measured on the unchanged copy, that an edit has to survive; with --again ten times as many."""
+WALKS, SERVING_WALKS = 20, 10
+"""Random walks with every claim checked, and serving walks, that an edit has to survive before the tests."""
+FOREIGN = 3
 SPARE_S = 20
 """Seconds of processor time that the tests of an edit may take beyond three times what they take without it."""
 TRACED = 100_000
@@ -75,7 +79,7 @@ class Test:
 
 @frozen
 class Verdict:
-    """What the tests said. status: killed, timeout, survived. by: the test that failed."""
+    """What the checks said. status: killed, timeout, survived. by: the test that failed, or the claim a walk broke."""
 
     status: str
     by: str = ""
@@ -162,6 +166,8 @@ def in_child(work: Callable[[], dict[str, Any]], folder: Path, cpu_s: int) -> di
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == FOREIGN:
+        raise SystemExit("a child imported another core than that of the copy")
     if answer.exists():
         found: dict[str, Any] = json.loads(answer.read_text())
         return found
@@ -173,7 +179,8 @@ def in_child(work: Callable[[], dict[str, Any]], folder: Path, cpu_s: int) -> di
 class Bench:
     """A copy of the tree, and the tests of the unchanged core with what they reach."""
 
-    def __init__(self, root: Path, folder: Path, tests: Sequence[str]) -> None:
+    def __init__(self, root: Path, folder: Path, tests: Sequence[str], walks: int = WALKS, tests_s: float = TESTS_S) -> None:
+        self.walks, self.tests_s = walks, tests_s
         self.folder, self.copy = folder, folder / "tree"
         for name in COPIED:
             source, target = root / name, self.copy / name
@@ -190,34 +197,64 @@ class Bench:
     def _known(self, tests: Sequence[str]) -> dict[str, Any]:
         """What the tests of the unchanged copy reach; kept in the temporary directory for the next run on the same sources."""
         digest = hashlib.sha256(repr(tests).encode())
-        for path in sorted(self.copy.rglob("*.py")):
+        for path in [*sorted(self.core.rglob("*.py")), *sorted((self.copy / "tests").rglob("*.py"))]:
             digest.update(path.read_bytes())
         kept = Path(tempfile.gettempdir()) / f"kvarena-mutation-{digest.hexdigest()[:16]}.json"
         if kept.exists():
             known: dict[str, Any] = json.loads(kept.read_text())
             return known
+        walked = in_child(self._walk, self.folder, 600)
+        if not walked or walked["failed"]:
+            raise SystemExit(f"walks on the unchanged core: {walked and walked['failed']}")
         found = in_child(lambda: self._pytest(tests, None), self.folder, 1800)
         if not found or not found["tests"]:
             raise SystemExit(f"the unchanged core was not tested: {found and found['failed']}")
         kept.write_text(json.dumps(found))
         return found
 
-    def _pytest(self, files: Sequence[str], order: Sequence[str] | None) -> dict[str, Any]:
-        """In the child: run these tests on the copy; without an order, all of them, noting what each calls."""
+    def _enter(self) -> None:
+        """In the child: from here on, the core is that of the copy."""
         os.chdir(self.copy)
         os.environ.update(CI="true", PYTHONPATH=str(self.copy), KVARENA_STRICT="1")
         for name in [name for name in sys.modules if name.split(".")[0] in ("core_pure", "invariants")]:
             del sys.modules[name]
         sys.path[:] = [str(self.copy), *[path for path in sys.path if path not in ("", str(ROOT))]]
-        sys.dont_write_bytecode = order is not None
+        origin = importlib.import_module("core_pure").__file__ or ""
+        if not origin.startswith(str(self.core)):
+            os._exit(FOREIGN)  # a verdict would be about another core
+
+    def _walk(self) -> dict[str, Any]:
+        """In the child: random walks and serving walks with every claim checked; the first claim broken, or what was raised."""
+        self._enter()
+        if not self.walks:
+            return {"failed": ""}
+        try:
+            walks, serving = (importlib.import_module(f"invariants.{name}") for name in ("walks", "serving"))
+            for number in range(self.walks):
+                shape = walks.SHAPES[number % len(walks.SHAPES)]
+                found = walks.run(shape, walks.moves(number, shape, 100))
+                if found is not None:
+                    return {"failed": f"walk: {found.violation.claim}"}
+            broken = next(filter(None, map(serving.serving_walk, range(SERVING_WALKS))), None)
+            return {"failed": f"serving walk: {broken.claim}" if broken else ""}
+        except Exception as error:
+            return {"failed": f"walk: {type(error).__name__}"}
+
+    def _face(self, files: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+        """In the child: what an edit has to survive."""
+        sys.dont_write_bytecode = True
+        found = self._walk()
+        return self._pytest(files, names) if not found["failed"] and names else found
+
+    def _pytest(self, files: Sequence[str], order: Sequence[str] | None) -> dict[str, Any]:
+        """In the child: run these tests on the copy; without an order, all of them, noting what each calls."""
+        self._enter()
         import pytest
 
         watch = Watch(order, self.core if order is None else None)
         stop = () if order is None else ("-x",)
         pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:benchmark", *stop, *files], plugins=[watch])
-        origin = importlib.import_module("core_pure").__file__ or ""
-        failed = watch.failed if origin.startswith(str(self.core)) else f"not the copy was tested: {origin}"
-        return {"failed": failed, "tests": watch.tests}
+        return {"failed": watch.failed, "tests": watch.tests}
 
     def order(self, module: str, place: str) -> list[Test]:
         """The tests that an edit of this place has to survive: the module's own file first, then the fast before the slow."""
@@ -229,7 +266,7 @@ class Bench:
         total = 0.0
         for test in sorted(reaching, key=lambda t: (t.file not in owned or t.seconds > 1, t.seconds)):
             total += test.seconds
-            if total > TESTS_S and chosen:
+            if total > self.tests_s and chosen:
                 break
             chosen.append(test)
         return chosen
@@ -246,14 +283,12 @@ class Bench:
             files = sorted({test.file for test in tests})
             names = [test.name for test in tests]
             allowed = SPARE_S + int(3 * sum(test.seconds for test in tests))
-            found = in_child(lambda: self._pytest(files, names), self.folder, allowed) if tests else {"failed": ""}
+            found = in_child(lambda: self._face(files, names), self.folder, allowed)
         finally:
             target.write_bytes(source)
         seconds = round(time.monotonic() - began, 2)
         if found is None:
             return Verdict("timeout", "", seconds)
-        if found["failed"].startswith("not the copy"):
-            raise SystemExit(found["failed"])
         return Verdict("killed" if found["failed"] else "survived", found["failed"], seconds)
 
 
@@ -312,7 +347,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in WARM:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
-        bench = Bench(ROOT, Path(folder), [f"tests/{name}{'' if name == 'regressions' else '.py'}" for name in TESTS])
+        tests = [f"tests/{name}{'' if name == 'regressions' else '.py'}" for name in TESTS]
+        bench = Bench(ROOT, Path(folder), tests, WALKS, 10 * TESTS_S if options.again else TESTS_S)
         print(f"{len(bench.tests)} tests, {sum(t.seconds for t in bench.tests):.0f} s; {len(todo)} edits to judge", flush=True)
         if bench.red:
             print(f"the unchanged core fails {bench.red}: left out", flush=True)

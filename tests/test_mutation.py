@@ -49,7 +49,7 @@ import sys
 from pathlib import Path
 from invariants import mutation
 mutation.ROOT, mutation.MODULES, mutation.TESTS, mutation.WARM = Path(sys.argv[1]), ("chain",), ("test_tiny",), ()
-mutation.SPARE_S = 2
+mutation.SPARE_S, mutation.WALKS = 2, 0
 sys.exit(mutation.main(sys.argv[2:]))
 """
 
