@@ -59,7 +59,7 @@ def read(data: bytes) -> tuple[Layout, Iterator[Event]]:
         raise RecordingError(f"not a kvarena recording: it starts with {data[:20]!r}, expected {MAGIC!r}")
     try:
         facts = json.loads(data[len(MAGIC) : end])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordingError(f"the recording's layout is no JSON: {error}") from error
     body = data[end + 1 :]
     if len(body) % 8:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 from numpy.typing import NDArray
 
 from .advance import advance_split
@@ -55,11 +55,11 @@ class StepOutcome:
     writes: per band the row cells that changed. pages: new ids per band.
     """
 
-    state: ArenaState
-    leases: Leases
+    state: ArenaState = field(repr=False)
+    leases: Leases = field(repr=False)
     plan: Plan
     pages: tuple[Pages, ...]
-    writes: tuple[RowWrite, ...]
+    writes: tuple[RowWrite, ...] = field(repr=False)
     slots: Slots
     before: Counts
     after: Counts

@@ -157,7 +157,7 @@ def _mooncake_rows(path: str, text: str) -> Iterator[Row]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path}, row {number}: no JSON ({error})") from error
         if not isinstance(row, dict):
             raise ConfigError(f"{path}, row {number}: expected a JSON object")

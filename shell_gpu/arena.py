@@ -132,8 +132,7 @@ class Arena(Door):
                 warm_stores(views)
         self._poison()
 
-    # --- steps
-    # -------------------------------------------------------------------------------------------------------------
+    # --- steps ---------------------------------------------------------------------------------------------------------
 
     @property
     def executor(self) -> Executor:
@@ -175,9 +174,7 @@ class Arena(Door):
         super()._take(outcome)
 
     def _project(self, before: Serving, after: Serving, plan: Plan, writes: tuple[RowWrite, ...]) -> None:
-        """Apply a plan, the changed row cells and the step's batch in one upload; on a failure the value stays as it
-        was.
-        """
+        """Apply a plan, the changed row cells and the step's batch in one upload; after a failure the value is the old one."""
         executor = self.executor
         executor.check()
         batch = self._batch if self._batch is not None else NO_STEP
@@ -216,8 +213,7 @@ class Arena(Door):
         """Make another stream wait, on the device, until the newest plan is applied."""
         self.executor.ready(stream)
 
-    # --- life of the buffer
-    # ------------------------------------------------------------------------------------------------
+    # --- life of the buffer --------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
         """Forget everything; every lease becomes stale; tables and outputs are cleared on the device."""

@@ -186,10 +186,7 @@ def load_model(source: str | Path | Mapping[str, Any], device: str = "cpu", seed
     else:
         path = Path(source)
         if path.is_dir() and any(path.glob("*.safetensors")):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype="auto")
-            return model.to(device).eval(), False
+            return _load_checkpoint(path).to(device).eval(), False
         fields = _read_config(path / "config.json" if path.is_dir() else path)
     kind = fields.get("model_type")
     if not isinstance(kind, str):
@@ -210,12 +207,25 @@ def load_model(source: str | Path | Mapping[str, Any], device: str = "cpu", seed
     return model.to(device).eval(), True
 
 
+def _load_checkpoint(path: Path) -> Any:
+    """The model of a checkpoint folder. Raises: ConfigError when transformers cannot load it, whatever it raises for that."""
+    import transformers
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return transformers.AutoModelForCausalLM.from_pretrained(path, dtype="auto")
+    except Exception as error:
+        told = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConfigError(f"{path}: transformers {transformers.__version__} cannot load this checkpoint: {told}") from error
+
+
 def _read_config(path: Path) -> Mapping[str, Any]:
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); expected a config.json or a checkpoint folder") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not JSON ({error})") from None
     if not isinstance(fields, dict):
         raise ConfigError(f"{path}: expected a JSON object")

@@ -56,12 +56,17 @@ def test_a_wrong_token_is_told(capsys, monkeypatch):
 def test_bad_input_is_one_line(tmp_path):
     """No requests, too little memory, a model that cannot be served, a missing file: typed errors of one line."""
     given = {"model": None, "requests": 4, "memory": None, "device": "cpu", "page_slots": 16, "seed": 0}
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_text('{"model_type": "llama"}')
+    (broken / "model.safetensors").write_text("no tensors")
     minimax = tmp_path / "config.json"
     minimax.write_text(json.dumps(build_model("minimax").config.to_dict()))
     for change, error, text in (
         ({"requests": 0}, ConfigError, "0 requests; give 1 to"),
         ({"memory": "64KiB"}, LayoutError, "bytes"),
         ({"model": tmp_path / "nowhere"}, ConfigError, "cannot be read"),
+        ({"model": broken}, ConfigError, "cannot load this checkpoint"),
         ({"device": "tpu"}, kvarena.ArenaError, "tpu"),
         ({"device": "meta"}, kvarena.ArenaError, "not supported"),
         ({"model": minimax}, kvarena.ArenaError, "layer 0"),
