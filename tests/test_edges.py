@@ -1,0 +1,87 @@
+"""Values exactly at a bound, each of which a mutant of the core got wrong while all other tests passed (docs/MUTATION.md)."""
+
+from __future__ import annotations
+
+import pytest
+
+from core_pure.advance import NOBODY, allocate, resize
+from core_pure.chain import window
+from core_pure.errors import LayoutError
+from core_pure.fits import Refusal, joint_maximum
+from core_pure.geometry import ITEMSIZE, BandGeometry, FullAttention, Layer, check_tile, window_pages_max
+from core_pure.layout import BandSpec, build_layout
+from core_pure.state import initial
+
+BYTES = 1 << 16
+
+
+def test_item_sizes_are_those_of_torch() -> None:
+    """Every dtype of the table has the item size that torch says."""
+    torch = pytest.importorskip("torch")
+    assert {name: getattr(torch, name).itemsize for name in ITEMSIZE} == dict(ITEMSIZE)
+
+
+@pytest.mark.parametrize("page", [2, 3, 16])
+def test_a_windows_page_bound_is_reached(page: int) -> None:
+    """The bound on window pages is reached by some alignment; one page more only where a single token is over."""
+    for window_tokens in range(1, 40):
+        for step in (1, 2, 5):
+            tokens = window_tokens - 1 + step
+            touched = max((start + tokens - 1) // page - start // page + 1 for start in range(page))
+            assert window_pages_max(window_tokens, page, step, 10**6) == touched + (tokens % page == 1)
+
+
+def test_a_tile_of_no_slots_is_refused() -> None:
+    """A kernel tile of zero slots is a LayoutError that says so; one of one slot divides every page."""
+    with pytest.raises(LayoutError, match="tile is 0 slots"):
+        check_tile(16, 0)
+    check_tile(1, 1)
+
+
+def test_a_window_of_one_token_is_a_window() -> None:
+    """The smallest window is one token; none is refused."""
+    layers = (Layer(0, FullAttention(1, 16, 16, "float16")),)
+    assert BandGeometry("w", "window", 1, 1, layers).window == 1
+    with pytest.raises(LayoutError, match="window of 0 tokens"):
+        BandGeometry("w", "window", 0, 1, layers)
+
+
+@pytest.mark.parametrize(("low", "high", "grown"), [(0, 30, (8, 14)), (0, 16, (4, 10)), (0, 18, (8, 14)), (6, 13, (7, 13))])
+def test_a_float_grows_into_the_larger_gap(low: int, high: int, grown: tuple[int, int]) -> None:
+    """Between two neighbours a band of two frames grows to six upward, where there is as much room or more, else downward."""
+    first = 8
+    assert window(low, high, 6, first, 10, 0) == grown
+    assert window(0, 30, 6, first, 10, -1) == (4, 10) and window(0, 30, 6, first, 10, 1) == (8, 14)
+
+
+def test_an_empty_arena_shrinks_to_its_sink() -> None:
+    """Nothing live: the arena may be exactly as long as its sink, and no shorter."""
+    state = initial(build_layout([BandSpec("a", 4096), BandSpec("b", 2048)], BYTES))
+    assert not isinstance(small := resize(state, 4096), Refusal) and small.state.layout.total_bytes == 4096
+    with pytest.raises(LayoutError):
+        resize(state, 4095)
+
+
+def test_a_refused_resize_asks_for_nothing_jointly() -> None:
+    """A shrink below what is live is refused, and every band's joint figure is zero pages, not less."""
+    state = initial(build_layout([BandSpec("a", 4096), BandSpec("b", 2048)], BYTES))
+    full = allocate(state, (8, 8))
+    assert not isinstance(full, Refusal)
+    said = resize(full.state, 8192)
+    assert isinstance(said, Refusal) and [row.joint for row in said.bands] == [0, 0]
+
+
+def test_the_joint_maximum_is_exact_from_none_on() -> None:
+    """With room for j pages more of both bands, the joint maximum of any demand of at least j is j each, from j = 0 on."""
+    state = initial(build_layout([BandSpec("a", 4096), BandSpec("b", 4096)], BYTES))
+    for left in range(7):
+        taken = allocate(state, (15 - 2 * left, 0))
+        assert not isinstance(taken, Refusal)
+        for wanted in range(left, 9):
+            assert joint_maximum(taken.state, (wanted, wanted), "relief") == (left, left)
+
+
+def test_the_empty_release_cannot_be_written() -> None:
+    """The array that stands for no pages is shared by all calls, so it is read-only."""
+    with pytest.raises(ValueError, match="read-only"):
+        NOBODY[:] = 1
