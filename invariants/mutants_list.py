@@ -160,6 +160,10 @@ def _ends_at_first(original: Wrapped, state: Any, fence: int) -> Any:
     return original(state, min(fence, state.retired + 1))
 
 
+def _next_slot(original: Wrapped, step: Any, band: int) -> Any:
+    return original(step, band) + 1
+
+
 def _reports_no_tail(original: Wrapped, state: Any) -> Any:
     said = original(state)
     return evolve(said, gap_bytes=max(0, said.gap_bytes - 1))
@@ -514,4 +518,6 @@ MUTANTS: tuple[Mutant, ...] = (
     wrap("fold-forgets", "admission:added", _forgets_before, "a budget forgets what it accepted (F47)", "ADMIT-1"),
     wrap("empty-arena-shy", "admission:fits_empty", _empty_cannot, "a request that fits alone is turned away", "PROGRESS-1"),
     wrap("report-loses-a-byte", "report:report", _reports_no_tail, "the report does not add up (F43)", "BYTES-1"),
+    # serving
+    wrap("slot-off-by-one", "step:write_slots", _next_slot, "tokens are written one slot further (F50, F51)", "SLOT-1"),
 )
