@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from attrs import define, field, frozen
@@ -91,6 +92,8 @@ def check(options: Options) -> None:
         mutants.by_name(name)
     try:
         options.out.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=options.out):
+            pass  # a folder that takes no files is found out now, not after the first minutes
     except OSError as error:
         raise CampaignError(f"--out {options.out}: {error.strerror}") from error
 

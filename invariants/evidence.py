@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from attrs import frozen
@@ -160,9 +162,6 @@ def run_task(task: tuple[str, str]) -> Row:
 
 
 def _campaign(cores: int, minutes: float) -> Row:
-    from pathlib import Path
-    from tempfile import TemporaryDirectory
-
     from .campaign import Options, Progress, campaign
 
     with TemporaryDirectory() as folder:
@@ -173,9 +172,16 @@ def _campaign(cores: int, minutes: float) -> Row:
 
 
 def evidence_main(cores: int = 2, minutes: float = CAMPAIGN_MINUTES) -> int:
-    """Run everything and print the table. Returns: the exit code."""
+    """Run everything and print the table. Returns: the exit code. Raises: CampaignError for what cannot be done."""
+    from .campaign import CampaignError, Options, check
+
+    with TemporaryDirectory() as folder:
+        check(Options(minutes=minutes, cores=cores, out=Path(folder)))
     for needed in ("crosshair", "z3", "hypothesis"):
-        import_module(needed)
+        try:
+            import_module(needed)
+        except ImportError as error:
+            raise CampaignError(f"evidence needs the extra 'dev' ({error}): pip install 'kvarena[dev]'") from None
     from rich.console import Console
     from rich.table import Table
 

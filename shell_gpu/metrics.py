@@ -18,6 +18,7 @@ from core_pure.band import with_held
 from core_pure.door import Door
 from core_pure.fits import RELIEF, Refusal, obtainable
 from core_pure.plan import Plan
+from core_pure.report import report
 from core_pure.state import ArenaState
 from core_pure.verify import Violation
 
@@ -92,10 +93,10 @@ class ArenaCollector(Collector):  # type: ignore[misc]
     def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
         """One scrape."""
         state = self._arena.state
-        report = self._arena.report()
+        held = report(state)  # of this very value: the door may go on meanwhile
         rows = [
             ((band.band, kind), amount)
-            for band in report.bands
+            for band in held.bands
             for kind, amount in (
                 ("live", band.live_bytes),
                 ("hole", band.hole_bytes),
@@ -105,11 +106,11 @@ class ArenaCollector(Collector):  # type: ignore[misc]
         yield self._gauge("band_bytes", "Bytes of each band by state; with gap and sink they add up to the total.",
                           ("band", "state"), rows)  # fmt: skip
         yield self._gauge("pinned_bytes", "Of the live bytes, those that a transfer has pinned.", ("band",),
-                          [((band.band,), band.pinned_bytes) for band in report.bands])  # fmt: skip
+                          [((band.band,), band.pinned_bytes) for band in held.bands])  # fmt: skip
         for name, text, amount in (
-            ("gap_bytes", "Bytes outside all spans, above the sink.", report.gap_bytes),
-            ("sink_bytes", "The reserved low bytes.", report.sink_bytes),
-            ("total_bytes", "The arena.", report.total_bytes),
+            ("gap_bytes", "Bytes outside all spans, above the sink.", held.gap_bytes),
+            ("sink_bytes", "The reserved low bytes.", held.sink_bytes),
+            ("total_bytes", "The arena.", held.total_bytes),
         ):
             yield self._gauge(name, text, (), [((), amount)])
         withheld = withheld_by_pins(state)
@@ -128,7 +129,7 @@ class ArenaCollector(Collector):  # type: ignore[misc]
         yield self._counter("refusals", "Demands that did not fit, by the band that ran out and the reason.",
                             ("band", "reason"), list(self._refusals.items()))  # fmt: skip
         yield self._counter("violations", "Violated invariants that verify() found, by claim.", ("claim",),
-                            [((claim,), count) for claim, count in self._violations.items()])  # fmt: skip
+                            [((claim,), count) for claim, count in list(self._violations.items())])  # fmt: skip
         for name, text, count in (
             ("plans", "Plans applied.", self._plans),
             ("admissions", "Requests admitted.", self._admissions),

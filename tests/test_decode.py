@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -22,19 +20,11 @@ from tests.decode_world import DecodeWorld, Schedule, Turn, crash_after_every_ef
 from tests.dense_decode import Dense
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("one_thread")
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here; tests/gpu runs them")
 SEATS, CONTEXT, PAGE = 3, 40, 4
 SMALL, LARGE = 3 << 15, 1 << 20
 TOLERANCE = 1e-5  # float32 against float64, three layers deep
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Toy tensors are faster on one thread, and far faster when tests share two cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

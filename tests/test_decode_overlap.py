@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -22,17 +20,9 @@ from shell_gpu.overlap import Flight, Overlap
 from tests.overlap_world import OverlapWorld
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("one_thread")
 TOTAL = 1 << 14
 NONE = np.empty(0, np.int64)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Toy tensors are faster on one thread, and far faster when tests share two cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def world(**more: object) -> OverlapWorld:
