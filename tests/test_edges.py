@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from core_pure.advance import NOBODY, allocate, resize
-from core_pure.chain import window
+from core_pure.chain import Claim, room, window
 from core_pure.errors import LayoutError
-from core_pure.fits import Refusal, joint_maximum
+from core_pure.fits import Fit, Refusal, fits, joint_maximum
 from core_pure.geometry import ITEMSIZE, BandGeometry, FullAttention, Layer, check_tile, window_pages_max
 from core_pure.layout import BandSpec, build_layout
 from core_pure.state import initial
@@ -85,3 +85,21 @@ def test_the_empty_release_cannot_be_written() -> None:
     """The array that stands for no pages is shared by all calls, so it is read-only."""
     with pytest.raises(ValueError, match="read-only"):
         NOBODY[:] = 1
+
+
+def test_room_says_minus_one_where_the_other_bands_do_not_fit() -> None:
+    """A band below, above, or one's own frames in the way: exactly -1; no room left is 0."""
+    other, mine = Claim(10, 5), Claim(10, 0)
+    assert room((other, mine), 10, 50, 1) == -1 and room((mine, other), 10, 50, 0) == 0
+    assert room((other, mine), 10, 60, 1) == 0 and room((mine, Claim(10, 7)), 10, 60, 0) == -1
+    assert room((other, Claim(10, 1, 3, 4)), 10, 90, 1) == -1 and room((Claim(10, 1, 6, 7), other), 10, 90, 0) == -1
+
+
+def test_what_may_be_evicted_makes_room_below_the_maximum() -> None:
+    """At five of six pages, three more fit once two are given up, not once one is; the refusal names the maximum."""
+    state = initial(build_layout([BandSpec("a", 4096, pages_max=6), BandSpec("b", 4096)], BYTES))
+    held = allocate(state, {"a": 5, "b": 0})
+    assert not isinstance(held, Refusal)
+    assert isinstance(fits(held.state, {"a": 3, "b": 0}, evictable={"a": 2, "b": 0}), Fit)
+    said = fits(held.state, {"a": 3, "b": 0}, evictable={"a": 1, "b": 0})
+    assert isinstance(said, Refusal) and said.reason == "maximum"
