@@ -39,10 +39,10 @@ SILENT = ("__init__", "errors", "capacity")
 """Names and a protocol: nothing that runs."""
 MODULES = tuple(sorted({path.stem for path in (ROOT / "core_pure").glob("*.py")} - set(SILENT)))
 TESTS = (
-    "test_edges", "test_chain", "test_geometry", "test_fits", "test_relief", "test_advance", "test_step", "test_compact",
-    "test_table", "test_layout", "test_door", "test_admission", "test_verify", "test_event_recording", "test_fences_pins",
-    "test_copies", "test_rollback", "test_planner", "test_contract", "test_brute", "test_brute_ties", "test_reference",
-    "test_reference_plans", "test_resize", "regressions",
+    "test_edges", "test_checkpoints", "test_chain", "test_geometry", "test_fits", "test_relief", "test_advance", "test_step",
+    "test_compact", "test_table", "test_layout", "test_door", "test_admission", "test_verify", "test_event_recording",
+    "test_fences_pins", "test_copies", "test_rollback", "test_planner", "test_contract", "test_brute", "test_brute_ties",
+    "test_reference", "test_reference_plans", "test_resize", "regressions",
 )  # fmt: skip
 """Tests that state a property of the core; those that read its source as text are not among them."""
 COPIED = ("core_pure", "invariants", "models", "shell_gpu", "tests", "conftest.py", "kvarena.py", "pyproject.toml")
