@@ -12,6 +12,7 @@ help:
 	@echo "make mix         the shifting mix, all policies, full model size, no buffer"
 	@echo "make test        all tests            make check      ruff, mypy --strict, import-linter"
 	@echo "make evidence    proofs, small worlds, machines, mutants"
+	@echo "make mutation    mutation testing of the core, in parts"
 	@echo "make bench       host benchmarks      make waste      the table of all models x policies"
 	@echo "make serve-demo  a transformers model served from the arena"
 	@echo "make gpu-all     kernel tests and benchmarks on a GPU      make gpu-serve  captured decode experiment"

@@ -244,6 +244,31 @@ def test_F39_a_checkpoint_that_does_not_fit_is_skipped() -> None:
     assert isinstance(outcome, StepOutcome), "what is mandatory still fits"
 
 
+def test_F38_snapshots_of_a_long_prompt_stop_at_the_cap() -> None:
+    """A snapshot is wanted every 128 of 54,000 tokens: the band's maximum bounds them, says so by name, and the prompt ends."""
+    prompt, every, most = 54_000, 128, 5
+    bands = [BandSpec("state", 4096, pages_max=most, retention="state"), BandSpec("full", 256, slots_per_page=16)]
+    layout = build_layout(bands, 2**21)
+    state, leases = initial(layout), empty_leases(layout, sequences=500, context=prompt)
+    leases, handles = open_leases(leases, 1)
+    snapshots, refusals = [], []
+    for done in range(0, prompt, every):
+        made = steps.step(state, leases, handles, np.array([min(every, prompt - done)]))
+        assert isinstance(made, StepOutcome), "snapshots never cost the request its memory"
+        forked = fork(made.state, made.leases, int(handles[0]))
+        if isinstance(forked, Refusal):
+            refusals.append((forked.band, forked.reason))
+            state, leases = made.state, made.leases
+        else:
+            snapshots.append(forked[1])
+            state, leases = forked[0].state, forked[0].leases
+        assert state.bands[0].live == 1 + len(snapshots) <= most
+    assert len(snapshots) == most - 1 and len(refusals) == -(-prompt // every) - len(snapshots)
+    assert set(refusals) == {("state", "maximum")}
+    ended = steps.step(state, leases, np.empty(0, np.int64), np.empty(0, np.int64), np.array([*handles, *snapshots]))
+    assert isinstance(ended, StepOutcome) and all(band.is_empty for band in ended.state.bands)
+
+
 def test_F51_the_last_token_of_a_full_context() -> None:
     """Context full, speculative tokens on top: the table is wide enough and the last token has a slot of its own page."""
     for page in (1, 2, 4, 16):
