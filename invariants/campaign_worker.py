@@ -19,7 +19,8 @@ from core_pure.event import Event
 from core_pure.verify import Violation
 
 from . import mutants, runs, serving
-from .walks import SHAPES, Failure, Shape, Tally, blocks_of, moves, shortest, shrink, walk
+from .shrinking import shortest, shrink
+from .walks import SHAPES, Failure, Shape, Tally, blocks_of, moves, walk
 
 LENGTH = 200  # moves of one walk: long enough to fill an arena several times, short enough to shrink
 REPLAY_EVERY, LAZY_EVERY, NEIGHBOURS_EVERY, SERVING_EVERY, MACHINE_EVERY = 10, 20, 40, 7, 20.0

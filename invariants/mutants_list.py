@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from attrs import evolve
 
+from . import mutant_wraps as wraps
 from .mutants import Mutant
 
 Wrapped = Callable[..., Any]
@@ -27,190 +27,6 @@ def text(name: str, target: str, old: str, new: str, wrong: str, *killers: str, 
 def wrap(name: str, target: str, function: Wrapped, wrong: str, *killers: str, shape: str = "") -> Mutant:
     """A mutant by wrapping."""
     return Mutant(name, target, wrong, killers, wrap=function, shape=shape)
-
-
-# --- wrappers ----------------------------------------------------------------------------------------------------------
-
-
-def _band_result(change: Callable[[Any], Any]) -> Wrapped:
-    """Change the band that a transition of one band returns, alone or first of a tuple."""
-
-    def wrapped(original: Wrapped, *args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        return (change(result[0]), *result[1:]) if isinstance(result, tuple) else change(result)
-
-    return wrapped
-
-
-def _plan_result(change: Callable[[Any], Any]) -> Wrapped:
-    def wrapped(original: Wrapped, *args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        return evolve(result, plan=change(result.plan)) if hasattr(result, "plan") else result
-
-    return wrapped
-
-
-def _no_rows_of_minus_one(original: Wrapped, *args: Any) -> Any:
-    rows = original(*args)
-    return rows[rows[:, 1] >= 0]
-
-
-def _rows_without_moved(original: Wrapped, freed: Any, released: Any, bound: Any) -> Any:
-    return original(
-        freed, released, {at: got._replace(moved=got.moved[:0], moved_to=got.moved_to[:0]) for at, got in bound.items()}
-    )
-
-
-def _rows_twice(original: Wrapped, *args: Any) -> Any:
-    rows = original(*args)
-    return np.concatenate((rows, rows[:1]))
-
-
-def _unbind_now(original: Wrapped, band: Any, ids: Any, frames: Any, reader: Any, **kwargs: Any) -> Any:
-    return original(band, ids, frames, None, **kwargs)
-
-
-def _not_withheld(original: Wrapped, state: Any, **kwargs: Any) -> Any:
-    return original(state, **{**kwargs, "withhold": False})
-
-
-def _keeps_total(original: Wrapped, state: Any, total_bytes: int) -> Any:
-    result = original(state, total_bytes)
-    return evolve(result, state=evolve(result.state, layout=state.layout)) if hasattr(result, "plan") else result
-
-
-def _drops_sink(original: Wrapped, state: Any, pages: Any) -> Any:
-    ids = np.asarray(pages)
-    return original(state, ids[ids != 0])
-
-
-def _dissolve_one(original: Wrapped, band: Any, fence: int) -> Any:
-    batches = band.held.batches
-    early = [batch for batch in batches if batch.fence <= fence]
-    if len(early) < 2:
-        return original(band, fence)
-    return original(evolve(band, held=evolve(band.held, batches=tuple(b for b in batches if b is not early[0]))), fence)
-
-
-def _no_pins(original: Wrapped, band: Any, batches: Any, pins: Any) -> Any:
-    return original(band, batches, {})
-
-
-def _ignores_cap(original: Wrapped, *args: Any, **kwargs: Any) -> int:
-    return -1
-
-
-def _drops_one_source(original: Wrapped, band: Any, window: Any) -> Any:
-    return original(band, window)[1:]
-
-
-def _one_wave(original: Wrapped, moves: Any) -> list[int]:
-    return [1] * len(moves)
-
-
-def _first_band(original: Wrapped, band: Any, first: Any, second: Any) -> Any:
-    return original(0, first, second)
-
-
-def _links_new_values(original: Wrapped, table: Any, index: Any, values: Any, *known: Any) -> Any:
-    new = original(table, index, values, *known)
-    if table is not new and table._link is not None:
-        newer, at, old = table._link
-        table._link = (newer, at, old + 1)
-    return new
-
-
-def _pin_once(original: Wrapped, band: Any, ids: Any, step: int) -> Any:
-    if step > 0 and any(int(page) in band.held.pins for page in ids):
-        return band
-    return original(band, ids, step)
-
-
-def _any_reader(original: Wrapped, state: Any, reader: Any) -> None:
-    return None
-
-
-def _written_move_too(original: Wrapped, band: Any, target: Any, left: Any, fixed: Any) -> Any:
-    return original(band, target, left, None)
-
-
-def _no_limit(original: Wrapped, band: Any, target: Any, left: Any, fixed: Any) -> Any:
-    return original(band, target, None, fixed)
-
-
-def _forgets_before(original: Wrapped, a: Any, b: Any) -> Any:
-    return b
-
-
-def _no_fills(original: Wrapped, state: Any, bound: Any) -> Any:
-    return original(state, {})
-
-
-def _fills_moved(original: Wrapped, state: Any, bound: Any) -> Any:
-    moved = {at: got._replace(frames=np.concatenate((got.frames, got.moved_to))) for at, got in bound.items()}
-    return original(state, moved)
-
-
-def _same_id_twice(original: Wrapped, band: Any, count: int) -> Any:
-    ids = original(band, count)
-    return np.concatenate((ids[:1], ids[:-1])) if count > 1 else ids
-
-
-def _ends_at_first(original: Wrapped, state: Any, fence: int) -> Any:
-    return original(state, min(fence, state.retired + 1))
-
-
-def _next_slot(original: Wrapped, step: Any, band: int) -> Any:
-    return original(step, band) + 1
-
-
-def _reports_no_tail(original: Wrapped, state: Any) -> Any:
-    said = original(state)
-    return evolve(said, gap_bytes=max(0, said.gap_bytes - 1))
-
-
-def _next_bands_frame(original: Wrapped, state: Any, pages: Any) -> Any:
-    frames = original(state, pages)
-    return np.where(np.asarray(pages) > state.layout.ids_total - 2, 0, frames).astype(frames.dtype)
-
-
-def _sees_one_more(original: Wrapped, state: Any, at: int, mode: Any, evicted: Any = None) -> int:
-    return int(original(state, at, mode, evicted)) + 1
-
-
-def _joint_of_one(original: Wrapped, state: Any, demand: Any, mode: Any, evicted: Any = None) -> Any:
-    joint = original(state, demand, mode, evicted)
-    return tuple(max(0, pages - 1) for pages in joint)
-
-
-def _empty_cannot(original: Wrapped, layout: Any, demand: Any) -> bool:
-    return bool(original(layout, tuple(pages + 1 for pages in demand)))
-
-
-def _stop_short(original: Wrapped, band: Any) -> Any:
-    after = original(band)
-    return evolve(after, high=after.high + 1) if after.high and after.high < band.high else after
-
-
-def _hull_one_short(original: Wrapped, held: Any, fence: int, frames: Any) -> Any:
-    after = original(held, fence, frames)
-    return evolve(after, end=after.end - 1)
-
-
-def _forgets_last(original: Wrapped, held: Any, fence: int, frames: Any) -> Any:
-    return original(held, fence, frames[:-1]) if len(frames) > 1 else original(held, fence, frames)
-
-
-def _launches_nothing(original: Wrapped, state: Any) -> Any:
-    return evolve(original(state), state=state)
-
-
-def _cheap(original: Wrapped, bands: Any, sink: int, total: int) -> Any:
-    """Everything stays where relief would pack it: the front's first state instead of its cheapest."""
-    packed = [(claim._replace(first=1 << 62, end=0), live[:0]) for claim, live in bands]
-    found = original(packed, sink, total)
-    pinned = any(claim.end for claim, _ in bands)
-    return original(bands, sink, total) if pinned or found is None else found
 
 
 # --- the list ----------------------------------------------------------------------------------------------------------
@@ -340,9 +156,9 @@ MUTANTS: tuple[Mutant, ...] = (
         shape="capped",
     ),
     text("maximum-strict", "fits:over_maximum", "> most", ">= most", "a band never reaches its maximum", FIT, shape="capped"),
-    wrap("maximum-ignored", "fits:over_maximum", _ignores_cap, "a band exceeds its maximum", FIT, "REFUSE-1", shape="capped"),
-    wrap("obtainable-boasts", "fits:obtainable", _sees_one_more, "capacity reports one page too many", "CAP-1", "REFUSE-1"),
-    wrap("joint-too-small", "fits:joint_maximum", _joint_of_one, "the joint maximum hides a page (F02)", "REFUSE-1"),
+    wrap("maximum-ignored", "fits:over_maximum", wraps.ignores_cap, "a band exceeds its maximum", FIT, "REFUSE-1", shape="capped"),
+    wrap("obtainable-boasts", "fits:obtainable", wraps.sees_one_more, "capacity reports one page too many", "CAP-1", "REFUSE-1"),
+    wrap("joint-too-small", "fits:joint_maximum", wraps.joint_of_one, "the joint maximum hides a page (F02)", "REFUSE-1"),
     text(
         "last-fence-advised",
         "fits:refusal",
@@ -352,7 +168,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "REFUSE-1",
     ),
     # relief
-    wrap("relief-packs-all", "relief:cheapest_windows", _cheap, "relief packs whole bands", "RELIEF-1"),
+    wrap("relief-packs-all", "relief:cheapest_windows", wraps.cheap, "relief packs whole bands", "RELIEF-1"),
     text(
         "cost-below-free",
         "relief:_extend",
@@ -370,36 +186,41 @@ MUTANTS: tuple[Mutant, ...] = (
         "RELIEF-1",
         *PLACED,
     ),
-    wrap("mover-forgotten", "relief:displaced", _drops_one_source, "one frame outside the window is not moved", *PLACED),
-    wrap("all-in-one-wave", "waves:_levels", _one_wave, "moves that must follow others run with them (F24)", PLAN),
+    wrap("mover-forgotten", "relief:displaced", wraps.drops_one_source, "one frame outside the window is not moved", *PLACED),
+    wrap("all-in-one-wave", "waves:_levels", wraps.one_wave, "moves that must follow others run with them (F24)", PLAN),
     # bands
-    wrap("no-quarantine", "band:unbind", _unbind_now, "a page freed under a reader is reusable at once (F18)", PLAN, SETS),
+    wrap("no-quarantine", "band:unbind", wraps.unbind_now, "a page freed under a reader is reusable at once (F18)", PLAN, SETS),
     wrap("edge-stays", "band:retreat", lambda original, band: band, "the frontier never retreats", "EDGE-1", "HOLE-1", FIT),
-    wrap("edge-one-short", "band:retreat", _stop_short, "the frontier stops one frame short", "EDGE-1", "HOLE-1"),
+    wrap("edge-one-short", "band:retreat", wraps.stop_short, "the frontier stops one frame short", "EDGE-1", "HOLE-1"),
     wrap(
         "live-drifts",
         "band:bind",
-        _band_result(lambda band: evolve(band, live=band.live + 1)),
+        wraps.band_result(lambda band: evolve(band, live=band.live + 1)),
         "bind counts one page twice",
         "LIVE-1",
     ),
     wrap(
         "holes-drift",
         "band:bind",
-        _band_result(lambda band: evolve(band, blocks=band.blocks + (band.holes > 1))),
+        wraps.band_result(lambda band: evolve(band, blocks=band.blocks + (band.holes > 1))),
         "the hole summary is stale",
         "HOLE-1",
     ),
-    wrap("id-twice", "band:next_ids", _same_id_twice, "one id is handed out twice", SETS, "IDS-1", "PAGE-1", PLAN),
+    wrap("id-twice", "band:next_ids", wraps.same_id_twice, "one id is handed out twice", SETS, "IDS-1", "PAGE-1", PLAN),
     wrap(
         "id-lost",
         "band:unbind",
-        _band_result(lambda band: evolve(band, spare=max(0, band.spare - 1))),
+        wraps.band_result(lambda band: evolve(band, spare=max(0, band.spare - 1))),
         "a freed id is lost",
         "IDS-1",
     ),
     wrap(
-        "one-batch-per-fence", "band:dissolve", _dissolve_one, "of two batches under one fence one comes back (F19)", SETS, "QUAR-1"
+        "one-batch-per-fence",
+        "band:dissolve",
+        wraps.dissolve_one,
+        "of two batches under one fence one comes back (F19)",
+        SETS,
+        "QUAR-1",
     ),
     text(
         "fence-strict",
@@ -410,9 +231,9 @@ MUTANTS: tuple[Mutant, ...] = (
         SETS,
         "QUAR-1",
     ),
-    wrap("hull-one-short", "band:quarantine", _hull_one_short, "the immovable hull ends one frame early", "PIN-1"),
-    wrap("quarantine-loses-frame", "band:quarantine", _forgets_last, "a frame is marked, but in no batch", "QUAR-1", SETS),
-    wrap("pins-ignored", "band:hull_of", _no_pins, "a pinned frame may move (F20)", "PIN-1", FIT),
+    wrap("hull-one-short", "band:quarantine", wraps.hull_one_short, "the immovable hull ends one frame early", "PIN-1"),
+    wrap("quarantine-loses-frame", "band:quarantine", wraps.forgets_last, "a frame is marked, but in no batch", "QUAR-1", SETS),
+    wrap("pins-ignored", "band:hull_of", wraps.no_pins, "a pinned frame may move (F20)", "PIN-1", FIT),
     text(
         "source-not-freed",
         "band:reseat",
@@ -441,25 +262,32 @@ MUTANTS: tuple[Mutant, ...] = (
         "MISUSE-1",
     ),
     # plans
-    wrap("never-zeroed", "advance:_fills", _no_fills, "pages are handed out dirty (F36)", PLAN, "BYTE-2"),
-    wrap("moved-zeroed", "advance:_fills", _fills_moved, "zeroing hits a move's target (F49)", PLAN, "BYTE-1"),
-    wrap("unbind-row-missing", "advance:_rows", _no_rows_of_minus_one, "released ids keep their table row", PLAN, "PLAN-2"),
-    wrap("move-row-missing", "advance:_rows", _rows_without_moved, "moved pages keep their old frame in the table", PLAN, "PLAN-2"),
-    wrap("row-twice", "advance:_rows", _rows_twice, "one id has two table rows", PLAN),
+    wrap("never-zeroed", "advance:_fills", wraps.no_fills, "pages are handed out dirty (F36)", PLAN, "BYTE-2"),
+    wrap("moved-zeroed", "advance:_fills", wraps.fills_moved, "zeroing hits a move's target (F49)", PLAN, "BYTE-1"),
+    wrap("unbind-row-missing", "advance:_rows", wraps.no_rows_of_minus_one, "released ids keep their table row", PLAN, "PLAN-2"),
+    wrap(
+        "move-row-missing",
+        "advance:_rows",
+        wraps.rows_without_moved,
+        "moved pages keep their old frame in the table",
+        PLAN,
+        "PLAN-2",
+    ),
+    wrap("row-twice", "advance:_rows", wraps.rows_twice, "one id has two table rows", PLAN),
     wrap(
         "wait-forgotten",
         "advance:advance_split",
-        _plan_result(lambda plan: evolve(plan, wait=None)),
+        wraps.plan_result(lambda plan: evolve(plan, wait=None)),
         "a move does not wait for its reader (F17)",
         PLAN,
         "WAIT-1",
     ),
-    wrap("withhold-ignored", "advance:advance", _not_withheld, "withheld pages are reusable at once", PLAN, SETS, FIT),
-    wrap("any-reader", "advance:check_reader", _any_reader, "a fence of the future is accepted as reader", "MISUSE-1", FIT),
+    wrap("withhold-ignored", "advance:advance", wraps.not_withheld, "withheld pages are reusable at once", PLAN, SETS, FIT),
+    wrap("any-reader", "advance:check_reader", wraps.any_reader, "a fence of the future is accepted as reader", "MISUSE-1", FIT),
     wrap(
         "resize-forgotten",
         "advance:resize",
-        _keeps_total,
+        wraps.keeps_total,
         "a resize does not take effect",
         FIT,
         "CHAIN-1",
@@ -470,16 +298,18 @@ MUTANTS: tuple[Mutant, ...] = (
     wrap(
         "clear-without-rows",
         "advance:clear",
-        _plan_result(lambda plan: evolve(plan, rows=plan.rows[:0])),
+        wraps.plan_result(lambda plan: evolve(plan, rows=plan.rows[:0])),
         "clear leaves the device's table",
         PLAN,
     ),
-    wrap("band-zero", "plan:triples", _first_band, "moves and fills name the wrong band", PLAN, "BYTE-2"),
+    wrap("band-zero", "plan:triples", wraps.first_band, "moves and fills name the wrong band", PLAN, "BYTE-2"),
     # tables, ids, pins, fences
-    wrap("old-value-corrupt", "table:Table.write", _links_new_values, "a write damages the version before it", "INPUT-1", SETS),
-    wrap("sink-accepted", "state:by_band", _drops_sink, "the sink can be named", "MISUSE-1"),
-    wrap("last-id-missed", "state:ArenaState.frames_of", _next_bands_frame, "translation misses the last id (F16)", "PLAN-2"),
-    wrap("pins-not-counted", "pins:_recounted", _pin_once, "a second pin is not counted", SETS, "MISUSE-1"),
+    wrap(
+        "old-value-corrupt", "table:Table.write", wraps.links_new_values, "a write damages the version before it", "INPUT-1", SETS
+    ),
+    wrap("sink-accepted", "state:by_band", wraps.drops_sink, "the sink can be named", "MISUSE-1"),
+    wrap("last-id-missed", "state:ArenaState.frames_of", wraps.next_bands_frame, "translation misses the last id (F16)", "PLAN-2"),
+    wrap("pins-not-counted", "pins:_recounted", wraps.pin_once, "a second pin is not counted", SETS, "MISUSE-1"),
     text(
         "unpin-too-often",
         "pins:_recounted",
@@ -489,8 +319,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "MISUSE-1",
         "PIN-1",
     ),
-    wrap("retire-one-only", "fences:retire", _ends_at_first, "retire passes one fence only", SETS, "QUAR-1"),
-    wrap("launch-forgotten", "fences:launch", _launches_nothing, "a launch gives no new fence", SETS),
+    wrap("retire-one-only", "fences:retire", wraps.ends_at_first, "retire passes one fence only", SETS, "QUAR-1"),
+    wrap("launch-forgotten", "fences:launch", wraps.launches_nothing, "a launch gives no new fence", SETS),
     text(
         "retire-the-future",
         "fences:retire",
@@ -500,24 +330,24 @@ MUTANTS: tuple[Mutant, ...] = (
         "MISUSE-1",
     ),
     # compaction, admission, report
-    wrap("compact-no-limit", "compact:_moves_into", _no_limit, "compaction ignores its byte limit", "LIMIT-1"),
+    wrap("compact-no-limit", "compact:_moves_into", wraps.no_limit, "compaction ignores its byte limit", "LIMIT-1"),
     wrap(
         "compact-moves-written",
         "compact:_moves_into",
-        _written_move_too,
+        wraps.written_move_too,
         "compaction moves pages that the reader writes (F17)",
         PLAN,
     ),
     wrap(
         "compact-no-wait",
         "compact:compact",
-        _plan_result(lambda plan: evolve(plan, wait=None)),
+        wraps.plan_result(lambda plan: evolve(plan, wait=None)),
         "compaction beside a reader does not wait",
         PLAN,
     ),
-    wrap("fold-forgets", "admission:added", _forgets_before, "a budget forgets what it accepted (F47)", "ADMIT-1"),
-    wrap("empty-arena-shy", "admission:fits_empty", _empty_cannot, "a request that fits alone is turned away", "PROGRESS-1"),
-    wrap("report-loses-a-byte", "report:report", _reports_no_tail, "the report does not add up (F43)", "BYTES-1"),
+    wrap("fold-forgets", "admission:added", wraps.forgets_before, "a budget forgets what it accepted (F47)", "ADMIT-1"),
+    wrap("empty-arena-shy", "admission:fits_empty", wraps.empty_cannot, "a request that fits alone is turned away", "PROGRESS-1"),
+    wrap("report-loses-a-byte", "report:report", wraps.reports_no_tail, "the report does not add up (F43)", "BYTES-1"),
     # serving
-    wrap("slot-off-by-one", "step:write_slots", _next_slot, "tokens are written one slot further (F50, F51)", "SLOT-1"),
+    wrap("slot-off-by-one", "step:write_slots", wraps.next_slot, "tokens are written one slot further (F50, F51)", "SLOT-1"),
 )

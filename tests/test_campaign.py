@@ -17,7 +17,8 @@ from invariants import campaign, mutants
 from invariants.campaign import CampaignError, Options, Progress, campaign_main, check, estimated, load, save
 from invariants.campaign_worker import BITS, Job, search, shape_of, shrunk
 from invariants.mutants import UnknownMutant, by_name, planted
-from invariants.walks import SHAPES, Tally, moves, run, shortest, walk
+from invariants.shrinking import shortest
+from invariants.walks import SHAPES, Tally, moves, run, walk
 
 EVENTS_MOST = 12
 REFUSED_LEAST = RELIEF_LEAST = 0.10
