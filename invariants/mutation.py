@@ -53,6 +53,8 @@ SLOW = (
 """Left out: each takes more than five seconds, which only a survivor would ever need."""
 TESTS_S = 8.0
 """Seconds of tests, as measured on the unchanged copy, that an edit has to survive; with --again ten times as many."""
+FILES = 5
+"""Test files that an edit meets; collecting one costs more than most of its tests. With --again all."""
 WALKS, SERVING_WALKS = 20, 10
 """Random walks with every claim checked, and serving walks, that an edit has to survive before the tests."""
 FOREIGN = 3
@@ -180,7 +182,7 @@ class Bench:
     """A copy of the tree, and the tests of the unchanged core with what they reach."""
 
     def __init__(self, root: Path, folder: Path, tests: Sequence[str], walks: int = WALKS, tests_s: float = TESTS_S) -> None:
-        self.walks, self.tests_s = walks, tests_s
+        self.walks, self.tests_s, self.files = walks, tests_s, FILES if tests_s <= TESTS_S else len(tests)
         self.folder, self.copy = folder, folder / "tree"
         for name in COPIED:
             source, target = root / name, self.copy / name
@@ -263,8 +265,11 @@ class Bench:
         if not reaching:  # a constant, a class body, a closure's name: whatever calls anything of the module
             reaching = [t for t in self.tests if any(name.startswith(f"{module}:") for name in t.reaches)]
         chosen: list[Test] = []
-        total = 0.0
+        total, files = 0.0, {"tests/test_edges.py"}
         for test in sorted(reaching, key=lambda t: (t.file not in owned or t.seconds > 1, t.seconds)):
+            if len(files | {test.file}) > self.files:
+                continue
+            files.add(test.file)
             total += test.seconds
             if total > self.tests_s and chosen:
                 break
