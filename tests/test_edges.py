@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from attrs import evolve
 
-from core_pure.advance import NOBODY, allocate, resize
+from core_pure.advance import NOBODY, allocate, release, resize
+from core_pure.band import NO_FRAMES
 from core_pure.chain import Claim, room, window
-from core_pure.errors import LayoutError
+from core_pure.errors import LayoutError, LeaseError
+from core_pure.event import _keys
 from core_pure.fits import Fit, Refusal, fits, joint_maximum
 from core_pure.geometry import ITEMSIZE, BandGeometry, FullAttention, Layer, check_tile, window_pages_max
 from core_pure.layout import BandSpec, build_layout
+from core_pure.leases import SLOT_MASK, empty_leases, open_leases
+from core_pure.plan import NO_MOVES, NO_ROWS
 from core_pure.state import initial
+from core_pure.verify import verify
 
 BYTES = 1 << 16
 
@@ -81,12 +88,6 @@ def test_the_joint_maximum_is_exact_from_none_on() -> None:
             assert joint_maximum(taken.state, (wanted, wanted), "relief") == (left, left)
 
 
-def test_the_empty_release_cannot_be_written() -> None:
-    """The array that stands for no pages is shared by all calls, so it is read-only."""
-    with pytest.raises(ValueError, match="read-only"):
-        NOBODY[:] = 1
-
-
 def test_room_says_minus_one_where_the_other_bands_do_not_fit() -> None:
     """A band below, above, or one's own frames in the way: exactly -1; no room left is 0."""
     other, mine = Claim(10, 5), Claim(10, 0)
@@ -103,3 +104,31 @@ def test_what_may_be_evicted_makes_room_below_the_maximum() -> None:
     assert isinstance(fits(held.state, {"a": 3, "b": 0}, evictable={"a": 2, "b": 0}), Fit)
     said = fits(held.state, {"a": 3, "b": 0}, evictable={"a": 1, "b": 0})
     assert isinstance(said, Refusal) and said.reason == "maximum"
+
+
+def test_an_index_never_handed_out_does_not_stand_in_the_stack() -> None:
+    """One free id replaced by one from ``fresh`` on, beside a right one: IDS-1 says so."""
+    taken = allocate(initial(build_layout([BandSpec("a", 4096)], BYTES)), (6,))
+    assert not isinstance(taken, Refusal)
+    state = release(taken.state, [2, 3]).state
+    band = state.bands[0]
+    assert verify(state) == []
+    broken = evolve(band, ids=band.ids.write(np.array([1]), np.array([band.fresh + 2])))
+    assert {found.claim for found in verify(state.with_bands([broken]))} == {"IDS-1"}
+
+
+def test_shared_arrays_cannot_be_written() -> None:
+    """What all values share – no rows, no frames, the keys of the digest – is read-only."""
+    for shared in (NO_MOVES, NO_ROWS, NO_FRAMES, NOBODY, _keys(4)):
+        assert not shared.flags.writeable
+
+
+def test_no_sequence_and_all_sequences_can_be_opened() -> None:
+    """Opening none gives no handle; with all slots open, one more is refused, and none still is none."""
+    leases = empty_leases(build_layout([BandSpec("a", 4096)], BYTES), sequences=3, context=64)
+    same, none = open_leases(leases, 0)
+    full, handles = open_leases(same, 3)
+    assert len(none) == 0 and sorted(int(handle) & SLOT_MASK for handle in handles) == [0, 1, 2]
+    assert len(open_leases(full, 0)[1]) == 0
+    with pytest.raises(LeaseError, match="1 sequences asked for; 0 of 3"):
+        open_leases(full, 1)
