@@ -7,7 +7,7 @@ test calls which function, and how long it takes. Then each edit is made in the 
 takes random walks with every claim checked, and runs the tests that call the edited function, those of the module first, the fast
 before the slow, until one fails or TESTS_S of them have passed. The order of edits is drawn by a fixed seed, so that any prefix is
 a sample. Results are appended to mutation_results.jsonl as they come; what is there is not judged again (an edit of a function that
-was changed since counts as new), except, with --again, what survived: against ten times as many tests.
+was changed since counts as new), except, with --again, what survived: against three times as many tests of all files.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SLOW = (
 )  # fmt: skip
 """Left out: each takes more than five seconds, which only a survivor would ever need."""
 TESTS_S = 8.0
-"""Seconds of tests, as measured on the unchanged copy, that an edit has to survive; with --again ten times as many."""
+"""Seconds of tests, as measured on the unchanged copy, that an edit has to survive; with --again three times as many."""
 FILES = 5
 """Test files that an edit meets; collecting one costs more than most of its tests. With --again all."""
 WALKS, SERVING_WALKS = 20, 10
@@ -353,7 +353,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         tests = [f"tests/{name}{'' if name == 'regressions' else '.py'}" for name in TESTS]
-        bench = Bench(ROOT, Path(folder), tests, WALKS, 10 * TESTS_S if options.again else TESTS_S)
+        bench = Bench(ROOT, Path(folder), tests, WALKS, 3 * TESTS_S if options.again else TESTS_S)
         print(f"{len(bench.tests)} tests, {sum(t.seconds for t in bench.tests):.0f} s; {len(todo)} edits to judge", flush=True)
         if bench.red:
             print(f"the unchanged core fails {bench.red}: left out", flush=True)

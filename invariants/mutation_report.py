@@ -28,7 +28,7 @@ annotations, docstrings, what stands inside `raise` and `assert`. Strings and ke
 
 Each edit faces twenty short random walks and ten serving walks with every claim checked, then the tests that call the edited
 function: the module's own fast tests first, then all from the fastest on, up to 8 seconds of five files (survivors judged again
-with `--again`: 80 seconds of all files); five tests of more than five seconds each are left out. An edit is *killed* when a walk
+with `--again`: 24 seconds of all files); five tests of more than five seconds each are left out. An edit is *killed* when a walk
 breaks a claim or a test fails, or when they use three times their processor time and 20 seconds more (`timeout`). A test that reads
 the core's source as text is not among them. Walks and property tests draw the same examples in every run.
 
