@@ -288,7 +288,7 @@ def _section(name: str, rows: list[dict[str, Any]]) -> list[str]:
     lines = [
         f"## {name}",
         "",
-        f"{what['requests']} requests at most, every {what['every']}th of the trace, prompts of the mix / {what['shrink']}, "
+        f"{what['requests']} requests at most, of the trace one in {what['every']}, prompts of the mix / {what['shrink']}, "
         f"arrivals x {what['speed_up']:g}; {what['memory'] / GIB:g} GiB for all caches, pages of {what['page_slots']} tokens, "
         f"at most {what['running_max']} running and {what['prefill_tokens']} tokens a step; {ran.get('gpu', '')}, "
         f"torch {ran.get('torch', '')}, triton {ran.get('triton', '')}, commit {ran.get('commit', '')}.",

@@ -28,6 +28,8 @@ SHIFTING_MIX = "mix"
 
 AZURE_HEADER = ["TIMESTAMP", "ContextTokens", "GeneratedTokens"]
 TOKENS_LIMIT = 2**31 - 1  # a sequence position must fit int32 page tables
+MOMENT_LIMIT = 2**53  # milliseconds: up to here a float tells two of them apart
+SEED_LIMIT = 2**63
 
 # The shifting mix, fixed before any comparison was run (docs/DECISIONS.md).
 MIX_PROMPTS, MIX_PROMPT_TOKENS, MIX_PROMPT_OUTPUT = 200, (16_384, 32_768), 256
@@ -63,10 +65,12 @@ def load_trace(source: str, *, requests: int | None = None, scale: float = 1.0, 
     """A trace by bundled name (azure-code, mooncake), by file (.csv Azure, .jsonl Mooncake), or ``mix``, generated.
 
     Args: requests: how many from the start, None for all. scale: factor on every length (small arenas), rounded up.
-    Raises: ConfigError, one line with file, row number and what is wrong.
+    seed: of the generated mix. Raises: ConfigError, one line with file, row number and what is wrong.
     """
     if requests is not None and requests < 1:
         raise ConfigError(f"requests: {requests} asked for; at least 1 is needed")
+    if not 0 <= seed < SEED_LIMIT:
+        raise ConfigError(f"seed: {seed} is none; give 0 to {SEED_LIMIT - 1}")
     if not (math.isfinite(scale) and scale > 0):
         raise ConfigError(f"scale: {scale} is no factor for lengths; give a number above 0")
     if source == SHIFTING_MIX:
@@ -133,11 +137,11 @@ Row = tuple[int, float, int, int]
 
 
 def _azure_rows(path: str, text: str) -> Iterator[Row]:
-    reader = csv.reader(text.splitlines())
-    header = next(reader, [])
+    rows = _numbered(path, csv.reader(text.splitlines()))
+    _, header = next(rows, (1, []))
     if [name.strip() for name in header] != AZURE_HEADER:
         raise ConfigError(f"{path}, row 1: header is {','.join(header)!r}; expected {','.join(AZURE_HEADER)}")
-    for number, row in enumerate(reader, 2):
+    for number, row in rows:
         if not row:
             continue
         if len(row) != len(AZURE_HEADER):
@@ -149,6 +153,16 @@ def _azure_rows(path: str, text: str) -> Iterator[Row]:
             raise ConfigError(f"{path}, row {number}: TIMESTAMP is {row[0]!r}; expected Y-M-D HH:MM:SS.f") from error
         lengths = [_tokens(path, number, AZURE_HEADER[k], row[k]) for k in (1, 2)]
         yield number, moment, lengths[0], lengths[1]
+
+
+def _numbered(path: str, reader: Iterable[list[str]]) -> Iterator[tuple[int, list[str]]]:
+    """Rows with their numbers, from 1. Raises: ConfigError for a row that is no CSV."""
+    number = 0
+    try:
+        for number, row in enumerate(reader, 1):
+            yield number, row
+    except csv.Error as error:
+        raise ConfigError(f"{path}, row {number + 1}: no CSV ({error})") from error
 
 
 def _mooncake_rows(path: str, text: str) -> Iterator[Row]:
@@ -165,7 +179,7 @@ def _mooncake_rows(path: str, text: str) -> Iterator[Row]:
             if name not in row:
                 raise ConfigError(f"{path}, row {number}: no field {name}")
         moment = row["timestamp"]
-        if isinstance(moment, bool) or not isinstance(moment, (int, float)) or not math.isfinite(moment):
+        if isinstance(moment, bool) or not isinstance(moment, (int, float)) or not abs(moment) <= MOMENT_LIMIT:
             raise ConfigError(f"{path}, row {number}: timestamp is {moment!r}; expected milliseconds")
         lengths = [_tokens(path, number, name, row[name]) for name in ("input_length", "output_length")]
         yield number, moment / 1000.0, lengths[0], lengths[1]

@@ -44,6 +44,7 @@ CHUNK_TOKENS = 256
 PEAK_SHARE = 0.9
 """Default memory, of the sum of all requests' peaks: they do not peak together, and a split that starves one kind shows it."""
 REQUESTS_MAX = 4096
+SEED_LIMIT = 1 << 63
 KIB = 1024
 
 
@@ -64,6 +65,8 @@ class Demo:
         """Refuse counts that are none."""
         if not 1 <= self.requests <= REQUESTS_MAX:
             raise ConfigError(f"{self.requests} requests; give 1 to {REQUESTS_MAX}")
+        if not 0 <= self.seed < SEED_LIMIT:
+            raise ConfigError(f"seed {self.seed}; give 0 to {SEED_LIMIT - 1}")
 
     @property
     def chunk(self) -> int:

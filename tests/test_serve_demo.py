@@ -64,6 +64,7 @@ def test_bad_input_is_one_line(tmp_path):
     minimax.write_text(json.dumps(build_model("minimax").config.to_dict()))
     for change, error, text in (
         ({"requests": 0}, ConfigError, "0 requests; give 1 to"),
+        ({"seed": -1}, ConfigError, "seed -1"),
         ({"memory": "64KiB"}, LayoutError, "bytes"),
         ({"model": tmp_path / "nowhere"}, ConfigError, "cannot be read"),
         ({"model": broken}, ConfigError, "cannot load this checkpoint"),

@@ -61,11 +61,13 @@ MOONCAKE = '{"timestamp": 0, "input_length": 10, "output_length": 2}\n'
         ("t.csv", AZURE + "2023-11-16 18:17:04.0,12.5,3\n", "row 3: ContextTokens is '12.5'"),
         ("t.csv", AZURE + "2023-11-16 18:17:04.0,12,0\n", "row 3: GeneratedTokens is '0'"),
         ("t.csv", AZURE + "2023-11-16 18:17:01.0,12,3\n", "row 3: arrives before"),
+        ("t.csv", AZURE + f"2023-11-16 18:17:04.0,{'1' * 200_000},3\n", "row 3: no CSV"),
         ("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "no requests"),
         ("t.jsonl", MOONCAKE + "{", "row 2: no JSON"),
         ("t.jsonl", MOONCAKE + "[1]", "row 2: expected a JSON object"),
         ("t.jsonl", MOONCAKE + '{"timestamp": 1, "input_length": 3}', "row 2: no field output_length"),
         ("t.jsonl", MOONCAKE + '{"timestamp": "x", "input_length": 3, "output_length": 1}', "row 2: timestamp"),
+        ("t.jsonl", MOONCAKE + f'{{"timestamp": {10**400}, "input_length": 3, "output_length": 1}}', "row 2: timestamp"),
         ("t.jsonl", MOONCAKE + '{"timestamp": 1, "input_length": true, "output_length": 1}', "row 2: input_length"),
         ("t.jsonl", MOONCAKE + '{"timestamp": 1, "input_length": 3, "output_length": -1}', "output_length is -1"),
     ],
@@ -100,3 +102,10 @@ def test_nonsense_options_are_refused(requests: int, scale: float) -> None:
     """Zero requests, a factor that is no positive number, or lengths beyond int32 are refused by name."""
     with pytest.raises(ConfigError, match=r"requests|scale"):
         load_trace("azure-code", requests=requests, scale=scale)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_that_is_none_is_refused(seed: int) -> None:
+    """A seed below zero or beyond 63 bits is refused by name."""
+    with pytest.raises(ConfigError, match="seed"):
+        load_trace("mix", seed=seed)
