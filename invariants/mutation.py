@@ -331,7 +331,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=int, default=10**6, help="judge at most so many edits")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no edit after so many seconds")
     parser.add_argument("--seed", type=int, default=1, help="of the order of edits")
-    parser.add_argument("--again", action="store_true", help="judge again what survived")
+    parser.add_argument("--again", action="store_true", help="judge what survived once more, and nothing else")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--report", action="store_true", help="only write docs/MUTATION.md from the results")
     options = parser.parse_args(arguments)
@@ -346,8 +346,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.report:
         write_report(read_results(options.results), drawn(MODULES, sources, options.seed), ROOT / "docs" / "MUTATION.md")
         return 0
-    done = {r.key for r in read_results(options.results).values() if not (options.again and r.status == "survived")}
-    todo = [edit for edit in everything[int(shard) - 1 :: int(shards)] if edit.key not in done][: options.limit]
+    status = {row.key: row.status for row in read_results(options.results).values()}
+    wanted = "survived" if options.again else None
+    mine = everything[int(shard) - 1 :: int(shards)]
+    todo = [edit for edit in mine if status.get(edit.key) == wanted][: options.limit]
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", TRITON_INTERPRET="1")
     for name in WARM:
         importlib.import_module(name)
