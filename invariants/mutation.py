@@ -260,7 +260,7 @@ class Bench:
 
     def order(self, module: str, place: str) -> list[Test]:
         """The tests that an edit of this place has to survive: the module's own file first, then the fast before the slow."""
-        owned = (f"tests/test_{module}.py", f"tests/test_{module}s.py", f"tests/test_{module}_pins.py")
+        owned = ("tests/test_edges.py", f"tests/test_{module}.py", f"tests/test_{module}s.py", f"tests/test_{module}_pins.py")
         reaching = [t for t in self.tests if f"{module}:{place}" in t.reaches]
         if not reaching:  # a constant, a class body, a closure's name: whatever calls anything of the module
             reaching = [t for t in self.tests if any(name.startswith(f"{module}:") for name in t.reaches)]

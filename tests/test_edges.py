@@ -9,6 +9,7 @@ from attrs import evolve
 from core_pure.advance import NOBODY, allocate, release, resize
 from core_pure.band import NO_FRAMES
 from core_pure.chain import Claim, room, window
+from core_pure.compact import _farthest, _moves_into
 from core_pure.errors import LayoutError, LeaseError
 from core_pure.event import _keys
 from core_pure.fits import Fit, Refusal, fits, joint_maximum
@@ -17,7 +18,9 @@ from core_pure.layout import BandSpec, build_layout
 from core_pure.leases import SLOT_MASK, empty_leases, open_leases
 from core_pure.plan import NO_MOVES, NO_ROWS
 from core_pure.state import initial
+from core_pure.table import Table
 from core_pure.verify import verify
+from tests.test_door import Projecting, served
 
 BYTES = 1 << 16
 
@@ -132,3 +135,45 @@ def test_no_sequence_and_all_sequences_can_be_opened() -> None:
     assert len(open_leases(full, 0)[1]) == 0
     with pytest.raises(LeaseError, match="1 sequences asked for; 0 of 3"):
         open_leases(full, 1)
+
+
+def test_bytes_moved_are_those_of_the_pages_that_stand_elsewhere() -> None:
+    """What a door says a compaction moved is the frame size of each page whose frame changed: zero where none did."""
+    door = Projecting(4096 * 6)
+    assert door.compact() == 0
+    moved = 0
+    for seed in range(6):
+        served(door, 12, seed)
+        before = door.state
+        said = door.compact()
+        pages = np.arange(1, door.layout.ids_total)
+        changed = (before.frames_of(pages) != door.state.frames_of(pages)).nonzero()[0] + 1
+        bands = np.searchsorted(door.layout.id_bases, changed) - 1
+        assert said == sum(door.layout.bands[int(band)].frame_bytes for band in bands)
+        moved += said
+    assert moved > 0
+
+
+def test_a_finished_write_leaves_nothing_pending() -> None:
+    """After a write, a refused write and a finish, the store of a table keeps no half-done write, nor its values, alive."""
+    table = Table.full(4, 0)
+    newer = table.write(np.array([1]), np.array([7]))
+    assert newer._store.pending is None
+    with pytest.raises(ValueError, match="shape"):
+        newer.write(np.array([1, 2]), np.array([1, 2, 3]))
+    assert newer._store.pending is None
+    newer._store.pending = (newer, np.array([2]), np.array([5]))  # as an interrupt would leave it
+    newer._store.finish()
+    assert newer._store.pending is None and newer.item(2) == 5
+
+
+def test_a_span_that_only_touches_its_target_is_left_whole_or_not_at_all() -> None:
+    """Four pages beside their target: two frames of budget move none, four move all; a target that overlaps by one takes two."""
+    taken = allocate(initial(build_layout([BandSpec("a", 4096)], BYTES)), (4,))
+    assert not isinstance(taken, Refusal)
+    band = taken.state.bands[0]
+    high = band.high
+    assert len(_moves_into(band, (high, high + 4), 2 * 4096, None).sources) == 0
+    assert len(_moves_into(band, (high, high + 4), 4 * 4096, None).sources) == 4
+    assert len(_moves_into(band, (high - 1, high + 3), 2 * 4096, None).sources) == 2
+    assert list(_farthest(np.array([4, 10]), (5, 9), 1)) == [10] and list(_farthest(np.array([3, 9]), (5, 9), 1)) == [3]
