@@ -15,8 +15,8 @@ from attrs import evolve, field, frozen
 from core_pure.errors import ConfigError
 from core_pure.geometry import BandGeometry, Layer, LayerKind, RecurrentState, floor_arena, group_bands
 from core_pure.layout import BandSpec, Layout, build_layout, order_chain, smallest_total
-from models.choices import Choices, Convention, context_of
-from models.config_fields import CONTEXT_MAX, Fields, parse_bytes, text_fields
+from models.choices import Choices, Context, Convention, context_of
+from models.config_fields import CONTEXT_MAX, LAYERS_MAX, Fields, parse_bytes, text_fields
 from models.families import family_of, kinds_of
 from models.handwritten import LAYERS_KEY, kinds_by_hand
 
@@ -131,6 +131,8 @@ def layers_of(
     kinds = _all_kinds(model, context)
     first, last = stage_of(len(kinds), pp, pp_rank)
     found = [Layer(index, kind) for index in range(first, last) for kind in kinds[index]]
+    if type(mtp_layers) is not int or not 0 <= mtp_layers <= LAYERS_MAX:
+        raise ConfigError(f"multi-token-prediction layers are {mtp_layers!r}; expected an integer from 0 to {LAYERS_MAX}")
     if mtp_layers and pp_rank == pp - 1:
         attention = [kind for layer in kinds for kind in layer if not isinstance(kind, RecurrentState)]
         if not attention:
@@ -139,7 +141,7 @@ def layers_of(
     return tuple(found)
 
 
-def _all_kinds(model: ModelConfig, context: Any) -> list[tuple[LayerKind, ...]]:
+def _all_kinds(model: ModelConfig, context: Context) -> list[tuple[LayerKind, ...]]:
     """What every layer of the whole model caches on one tensor-parallel rank."""
     if model.fields.has(LAYERS_KEY):
         return kinds_by_hand(context)

@@ -54,15 +54,8 @@ def fit(
     choices: dict[str, Any] = {"tp": tp, "dtype": dtype, "kv_dtype": kv_dtype, "state_dtype": state_dtype, "draft": draft,
                "mtp_layers": mtp_layers, "cross_tokens": cross_tokens}  # fmt: skip
     from models.planner import Mix, plan_fit
-    from models.planner_trace import server
-    from models.traces import load_trace
 
-    serve = None
-    if trace is not None:
-        count = TRACE_REQUESTS if requests is None else requests
-        serve = server(load_trace(trace, requests=count), chunk=chunk, max_batch=max_batch)
-    elif requests is not None:
-        raise ConfigError(f"--requests {requests}: of which trace? give --trace too")
+    serve = _server(trace, requests, chunk, max_batch)
     mix = Mix(prompt, output, lookahead)
     plans = [
         plan_fit(one, memory, mix=mix, page_slots=page_slots, pp=pp, max_batch=max_batch, chunk=chunk,
@@ -79,6 +72,20 @@ def fit(
         draw(configs, memory, plot, page_slots=page_slots, pp=pp, chunk=chunk, tracking=tracking,
              draft_slots=draft_slots, **choices)  # fmt: skip
         typer.echo(f"written: {plot}", err=True)
+
+
+def _server(trace: str | None, requests: int | None, chunk: int, max_batch: int | None) -> Any:
+    """What serves the trace from a pool, None without a trace. Raises: ConfigError."""
+    from core_pure.errors import ConfigError
+    from models.planner_trace import server
+    from models.traces import load_trace
+
+    if trace is None:
+        if requests is not None:
+            raise ConfigError(f"--requests {requests}: of which trace? give --trace too")
+        return None
+    count = TRACE_REQUESTS if requests is None else requests
+    return server(load_trace(trace, requests=count), chunk=chunk, max_batch=max_batch)
 
 
 def _check_plot(plot: Path) -> None:

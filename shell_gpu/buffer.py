@@ -70,9 +70,11 @@ def obtain(layout: Layout, device: torch.device, buffer: Tensor | None = None) -
         try:
             return torch.zeros(total, dtype=torch.uint8, device=device)
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            free = f"{torch.cuda.mem_get_info(device)[0]} bytes free" if device.type == "cuda" else "too little free"
+            free, other = "too little free", ""
+            if device.type == "cuda":
+                free, other = f"{torch.cuda.mem_get_info(device)[0]} bytes free", ", or use device='cpu'"
             raise DeviceError(
-                f"no room for an arena of {total} bytes on {device}: {free}; ask for less, or use device='cpu'"
+                f"no room for an arena of {total} bytes on {device}: {free}; ask for less{other}"
             ) from error
     if not isinstance(buffer, Tensor) or buffer.dtype != torch.uint8 or buffer.dim() != 1 or not buffer.is_contiguous():
         raise TensorError(f"the arena's buffer must be a contiguous uint8 vector, got {_describe(buffer)}")

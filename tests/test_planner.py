@@ -320,7 +320,8 @@ def test_the_plot_is_written_and_bad_names_are_refused(tmp_path):
     for bad in (tmp_path / "fit.txt", tmp_path / "nowhere" / "fit.png", Path("/proc/fit.png")):
         with pytest.raises(ConfigError):
             fit([FALCON], plot=bad)
-    for wrong in ({"tracking": -1}, {"draft_slots": -1}, {"requests": 5}, {"trace": "azure-code", "requests": 0}):
+    below = ({"tracking": -1}, {"mtp_layers": -1}, {"draft_slots": -1})
+    for wrong in (*below, {"requests": 5}, {"trace": "azure-code", "requests": 0}):
         with pytest.raises(ConfigError):
             fit([FALCON], memory="1GiB", **wrong)
 
