@@ -32,7 +32,7 @@ from typing import Any
 from attrs import asdict, frozen
 
 from .mutate import Edit, edits
-from .mutation_report import RESULTS, Result, read_results, write_report
+from .mutation_report import RESULTS, Result, read_explanations, read_results, write_report
 
 ROOT = Path(__file__).resolve().parent.parent
 SILENT = ("__init__", "errors", "capacity")
@@ -331,7 +331,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=int, default=10**6, help="judge at most so many edits")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no edit after so many seconds")
     parser.add_argument("--seed", type=int, default=1, help="of the order of edits")
-    parser.add_argument("--again", action="store_true", help="judge what survived once more, and nothing else")
+    parser.add_argument("--again", action="store_true", help="judge only what survived and is not explained, once more")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--report", action="store_true", help="only write docs/MUTATION.md from the results")
     options = parser.parse_args(arguments)
@@ -349,7 +349,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status = {row.key: row.status for row in read_results(options.results).values()}
     wanted = "survived" if options.again else None
     mine = everything[int(shard) - 1 :: int(shards)]
-    todo = [edit for edit in mine if status.get(edit.key) == wanted][: options.limit]
+    settled = {key for key, (verdict, _) in read_explanations().items() if verdict != "open"}
+    todo = [edit for edit in mine if status.get(edit.key) == wanted and edit.key not in settled][: options.limit]
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", TRITON_INTERPRET="1")
     for name in WARM:
         importlib.import_module(name)
