@@ -149,7 +149,8 @@ def _replay(
     shown = console()
     with Display(console(to_stderr=True)) as display:
         runs, partial = replay(setting, policies, lambda: _rig(setting, device, verify, events), verify=verify, display=display)
-    shown.print(replay_report.table(runs, replay_report.title(setting)))
+    for part in replay_report.tables(runs, replay_report.title(setting), shown.width):
+        shown.print(part)
     lines = list(replay_report.notes(setting, runs, verify=verify, partial=partial))
     for line in lines:
         shown.print(line, highlight=False)

@@ -19,6 +19,7 @@ from models.replay import ARENA, GROUPS, PADDED, STATIC, STATIC_DEFAULT, VIOLATI
 from models.statistics import Summary
 
 MIB, GIB = 2**20, 2**30
+CELL_FRAME = 3  # characters of a table cell beside its text
 MAPPED = GROUPS["compare"]  # policies that get a memory map
 COLUMNS = (
     "policy", "done", "tokens", "time s", "tok/s", "mean run", "peak", "retract", "refused", "mem-bound", "live",
@@ -26,14 +27,25 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def table(runs: Sequence[Run], title: str) -> Table:
-    """One row per policy. Shares are of the whole arena; holes of a static pool are its own free pages."""
-    shown = Table(title=title, title_justify="left", header_style="bold")
-    for name in COLUMNS:
-        shown.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True)
-    for run in runs:
-        shown.add_row(*_cells(run), style="bold" if run.policy == ARENA else None)
-    return shown
+def tables(runs: Sequence[Run], title: str, width: int) -> Iterator[Table]:
+    """One row per policy; in as many tables as fit into ``width`` characters each, every one with the policy first.
+
+    Shares are of the whole arena; holes of a static pool are its own free pages.
+    """
+    rows = [_cells(run) for run in runs]
+    widths = [max(map(len, column)) + CELL_FRAME for column in zip(COLUMNS, *rows, strict=True)]
+    groups: list[list[int]] = [[]]
+    for at in range(1, len(COLUMNS)):
+        if groups[-1] and 1 + widths[0] + sum(widths[i] for i in groups[-1]) + widths[at] > width:
+            groups.append([])
+        groups[-1].append(at)
+    for number, group in enumerate(groups):
+        shown = Table(title=None if number else title, title_justify="left", header_style="bold")
+        for at in (0, *group):
+            shown.add_column(COLUMNS[at], justify="right" if at else "left", no_wrap=True)
+        for run, row in zip(runs, rows, strict=True):
+            shown.add_row(*(row[at] for at in (0, *group)), style="bold" if run.policy == ARENA else None)
+        yield shown
 
 
 def markdown(setting: Setting, runs: Sequence[Run], lines: Sequence[str]) -> str:

@@ -23,7 +23,7 @@ from models.padded import padded_page
 from models.progress import Display
 from models.replay import POLICIES, ArenaRig, Setting, StampEquation, parse_policies, replay, rival
 from models.replay_checks import PlanCheck
-from models.replay_report import as_json, check_out, notes, table, write_json, write_plots
+from models.replay_report import as_json, check_out, notes, tables, write_json, write_plots
 from models.statistics import Meter, Statistics
 from models.traces import Trace, load_trace
 
@@ -204,7 +204,12 @@ def test_a_replay_tells_what_could_not_be_built_and_what_was_served(tmp_path: Pa
     assert "static-10" in failed and "arena" not in failed
     told = "\n".join(notes(chosen, runs, verify=True, partial=False))
     assert "static-10:" in told and "0 violations" in told and "memory-bound" in told
-    assert table(runs, "title").row_count == len(POLICIES)
+    (wide,) = tables(runs, "title", 500)
+    assert wide.row_count == len(POLICIES)
+    narrow = list(tables(runs, "title", 80))
+    assert len(narrow) > 1 and all(part.row_count == len(POLICIES) for part in narrow)
+    named = [str(column.header) for part in narrow for column in part.columns[1:]]
+    assert named == [str(column.header) for column in wide.columns[1:]], "every column once"
     content = json.loads(write_json(tmp_path / "replay.json", as_json(chosen, runs, partial, {})).read_text())
     assert len(content["policies"]) == len(POLICIES)
     assert len(write_plots(chosen, runs, tmp_path)) == 2 * (4 - ("static-default" in failed) - ("padded" in failed))
