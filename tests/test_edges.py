@@ -10,7 +10,7 @@ from core_pure.advance import NOBODY, allocate, release, resize
 from core_pure.band import NO_FRAMES
 from core_pure.chain import Claim, room, window
 from core_pure.compact import _farthest, _moves_into
-from core_pure.errors import LayoutError, LeaseError
+from core_pure.errors import LayoutError, LeaseError, RecordingError
 from core_pure.event import _keys
 from core_pure.fits import Fit, Refusal, fits, joint_maximum
 from core_pure.geometry import ITEMSIZE, BandGeometry, FullAttention, Layer, check_tile, window_pages_max
@@ -177,3 +177,26 @@ def test_a_span_that_only_touches_its_target_is_left_whole_or_not_at_all() -> No
     assert len(_moves_into(band, (high, high + 4), 4 * 4096, None).sources) == 4
     assert len(_moves_into(band, (high - 1, high + 3), 2 * 4096, None).sources) == 2
     assert list(_farthest(np.array([4, 10]), (5, 9), 1)) == [10] and list(_farthest(np.array([3, 9]), (5, 9), 1)) == [3]
+
+
+def test_a_recorded_run_is_not_undone() -> None:
+    """While events are recorded, taking a step back is refused and the value stays; unrecorded, the same step goes back."""
+    for recorder in (None, [].append):
+        door = Projecting(4096 * 6, recorder=recorder)
+        lease, before = door.open(1), door.value
+        result = door.step(lease, np.array([5]))
+        assert not isinstance(result, Refusal)
+        if recorder is None:
+            door.undo(before, result.outcome)
+            assert door.state is before.state
+            continue
+        after = door.value
+        with pytest.raises(RecordingError, match="being recorded"):
+            door.undo(before, result.outcome)
+        assert door.value is after
+
+
+def test_a_row_that_was_never_written_names_the_sink() -> None:
+    """In fresh leases every cell of every row is exactly 0."""
+    leases = empty_leases(build_layout([BandSpec("a", 4096)], BYTES), sequences=3, context=64)
+    assert all(int(row.copy().min()) == int(row.copy().max()) == 0 for row in leases.rows)
