@@ -10,12 +10,12 @@ from core_pure.advance import NOBODY, allocate, release, resize
 from core_pure.band import NO_FRAMES
 from core_pure.chain import Claim, room, window
 from core_pure.compact import _farthest, _moves_into
-from core_pure.errors import LayoutError, LeaseError, RecordingError
-from core_pure.event import _keys
+from core_pure.errors import DemandError, LayoutError, LeaseError, RecordingError
+from core_pure.event import Event, _keys, apply
 from core_pure.fits import Fit, Refusal, fits, joint_maximum
 from core_pure.geometry import ITEMSIZE, BandGeometry, FullAttention, Layer, check_tile, window_pages_max
 from core_pure.layout import BandSpec, build_layout
-from core_pure.leases import SLOT_MASK, empty_leases, open_leases
+from core_pure.leases import NONE, SLOT_MASK, empty_leases, open_leases
 from core_pure.plan import NO_MOVES, NO_ROWS
 from core_pure.state import initial
 from core_pure.table import Table
@@ -122,7 +122,7 @@ def test_an_index_never_handed_out_does_not_stand_in_the_stack() -> None:
 
 def test_shared_arrays_cannot_be_written() -> None:
     """What all values share – no rows, no frames, the keys of the digest – is read-only."""
-    for shared in (NO_MOVES, NO_ROWS, NO_FRAMES, NOBODY, _keys(4)):
+    for shared in (NO_MOVES, NO_ROWS, NO_FRAMES, NOBODY, NONE, _keys(4)):
         assert not shared.flags.writeable
 
 
@@ -200,3 +200,22 @@ def test_a_row_that_was_never_written_names_the_sink() -> None:
     """In fresh leases every cell of every row is exactly 0."""
     leases = empty_leases(build_layout([BandSpec("a", 4096)], BYTES), sequences=3, context=64)
     assert all(int(row.copy().min()) == int(row.copy().max()) == 0 for row in leases.rows)
+
+
+def test_a_request_of_no_tokens_is_admitted_and_one_of_fewer_refused() -> None:
+    """Nothing now and nothing reserved is a request; minus one token is none."""
+    budget = Projecting(4096 * 6).admission()
+    assert budget.admit(0, 0)
+    for tokens in ((-1, 0), (0, -1)):
+        with pytest.raises(DemandError, match="from 0"):
+            budget.admit(*tokens)
+
+
+def test_the_digest_of_a_run_is_sixteen_bytes() -> None:
+    """After one event and after two."""
+    state = initial(build_layout([BandSpec("a", 4096)], BYTES))
+    for _ in range(2):
+        outcome = apply(state, Event("allocate", demand=(1,)))
+        assert not isinstance(outcome, Refusal)
+        state = outcome.state
+        assert len(state.digest) == 16
