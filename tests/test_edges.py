@@ -219,3 +219,15 @@ def test_the_digest_of_a_run_is_sixteen_bytes() -> None:
         assert not isinstance(outcome, Refusal)
         state = outcome.state
         assert len(state.digest) == 16
+
+
+def test_a_lease_named_twice_in_a_step_is_refused() -> None:
+    """Served twice, or served and finished: a LeaseError, and the value stays; once is served."""
+    door = Projecting(4096 * 6)
+    lease, nobody = door.open(1), np.array([], np.int64)
+    before = door.value
+    for served_leases, finished in ((np.repeat(lease, 2), nobody), (lease, lease), (nobody, np.repeat(lease, 2))):
+        with pytest.raises(LeaseError, match="twice in one step"):
+            door.step(served_leases, np.ones(len(served_leases), np.int64), finished)
+        assert door.value is before
+    assert not isinstance(door.step(lease, np.array([1])), Refusal)
