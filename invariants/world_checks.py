@@ -302,13 +302,21 @@ def misuse_is_named(step: Step) -> Iterator[str]:
 
 
 def compaction_settles(step: Step) -> Iterator[str]:
-    """Without a limit, nothing is left to compact; with nothing immovable, the ends stand packed at their edges."""
+    """Without a limit, a call per band leaves nothing to compact; with nothing immovable, the ends are packed at once.
+
+    A float can be centred only after the neighbours that it moves between were packed, which is the call before.
+    """
     event, result = step.event, step.result
     if event.kind != "compact" or event.limit is not None or not isinstance(result, Outcome):
         return
-    again = compact(result.state)
-    if isinstance(again, Outcome) and again.plan.moves:
-        yield f"compact: a second call still moves {[wave.tolist() for wave in again.plan.waves]}"
+    again = result
+    for _ in result.state.bands:
+        following = compact(again.state)
+        if not isinstance(following, Outcome) or not following.plan.moves:
+            break
+        again = following
+    else:
+        yield f"compact: call after call still moves {[wave.tolist() for wave in again.plan.waves]}"
     if any(step.before.waiting) or any(step.before.pins):
         return
     layout = result.state.layout
