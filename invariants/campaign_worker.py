@@ -1,6 +1,6 @@
 """One process of a campaign: walks by number, each from its own seed, until time is up or something is violated.
 
-Of every ten walks one is also replayed from its recording; with every 7th goes a serving walk; every 20th is compared lazily and
+Of every ten walks one is also replayed from its recording; with every 15th goes a serving walk; every 20th is compared lazily and
 eagerly; in every 40th the state where it ended is exhausted against brute force; every MACHINE_EVERY seconds the Hypothesis
 machine searches for a while.
 """
@@ -23,7 +23,7 @@ from .shrinking import shortest, shrink
 from .walks import SHAPES, Failure, Shape, Tally, blocks_of, moves, walk
 
 LENGTH = 200  # moves of one walk: long enough to fill an arena several times, short enough to shrink
-REPLAY_EVERY, LAZY_EVERY, NEIGHBOURS_EVERY, SERVING_EVERY, MACHINE_EVERY = 10, 20, 40, 7, 20.0
+REPLAY_EVERY, LAZY_EVERY, NEIGHBOURS_EVERY, SERVING_EVERY, MACHINE_EVERY = 10, 20, 40, 15, 60.0
 SERVED = ("LEASE-1", "SLOT-1")
 REPORT_SECONDS = 0.5
 BITS = 1 << 23  # of the bitmap that counts distinct states: 1 MiB, good to a few million
