@@ -329,10 +329,7 @@ def _row_block(blocks: Sequence[_RowBlock]) -> Rows:
 
 def pairs(pages: NDArray[np.integer], frames: NDArray[np.intp] | int) -> Rows:
     """int32[n, 2] rows (page id, frame)."""
-    block = np.empty((len(pages), 2), np.int32)
-    block[:, 0] = pages
-    block[:, 1] = frames
-    return block
+    return _row_block([(pages, frames)])
 
 
 def named(band: Band, ids: NDArray[np.intp]) -> Pages:

@@ -135,7 +135,7 @@ def room_beside(state: ArenaState, at: int) -> tuple[int, int]:
     for band in state.bands[:at]:
         if band.high:
             below = band.high * band.home.spec.frame_bytes
-    return -(-below // size), above // size
+    return ceil_div(below, size), above // size
 
 
 def first_frame(state: ArenaState, band: Band) -> int:
