@@ -223,6 +223,8 @@ def _freed(
 
 def _placed_now(state: ArenaState, wanted: Demand) -> _Placed | None:
     """Bind without moving anything; None when that does not fit."""
+    if not any(wanted):
+        return _Placed(state.bands, {}, ())
     if over_maximum(state, wanted) >= 0:
         return None
     spans = _spans_now(state, wanted)
@@ -284,7 +286,7 @@ def relieved(state: ArenaState, wanted: Demand) -> _Placed:
 
 def _fills(state: ArenaState, bound: dict[int, _Bound]) -> Rows:
     """Zero every page handed out, so that bytes nobody wrote read as finite numbers."""
-    zeroed = [at for at, got in bound.items() if len(got.frames) and state.bands[at].spec.zero_on_bind]
+    zeroed = [at for at, got in bound.items() if len(got.frames) and state.bands[at].home.spec.zero_on_bind]
     return stack([triples(at, bound[at].frames, ZERO) for at in zeroed], NO_MOVES)
 
 

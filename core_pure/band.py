@@ -233,7 +233,7 @@ def bind(band: Band, frames: Frames, own: int, low: int, high: int) -> tuple[Ban
 def frames_held(band: Band, ids: NDArray[np.intp]) -> NDArray[np.int32]:
     """The frames of pages that are about to be released. Raises: PageNotBound, PagePinned."""
     frames = band.frame_of.read(ids)
-    if int(np.minimum.reduce(frames)) < 0:
+    if frames[frames.argmin()] < 0:
         loose = _named(band, ids[frames < 0])
         raise PageNotBound(f"{band.name}: page {loose} holds nothing; freed already or never allocated")
     if band.held.pins and not band.held.pins.keys().isdisjoint(ids.tolist()):

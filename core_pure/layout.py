@@ -30,6 +30,8 @@ Demand = tuple[int, ...]
 
 FLOOR_STATE_SLOTS = 3
 """One worst-case request: its running state and two tracking slots."""
+FIXED = ("state", "cross")
+"""Retentions under which a request holds a fixed number of pages, whatever its length."""
 IDS_LIMIT = 2**31 - 1
 """Page ids travel as int32."""
 
@@ -45,6 +47,7 @@ class BandSpec:
 
     Units: frame_bytes in bytes; slots_per_page in tokens (1 for states); window in tokens; pages_min, pages_max in pages;
     pages_fixed is what one request holds whatever its length: states (running, tracking, draft) or encoder pages.
+    zero_on_bind: a page is zeroed when it is handed out, because kernels may read slots that nobody has written yet.
     """
 
     name: str
@@ -60,8 +63,12 @@ class BandSpec:
 
     @classmethod
     def of(cls, geometry: BandGeometry, *, state_slots: int = 1) -> BandSpec:
-        """The spec of a band whose bytes a model's layers define; a request holds ``state_slots`` states."""
+        """The spec of a band whose bytes a model's layers define; a request holds ``state_slots`` states.
+
+        A page of one token is not zeroed: the step that takes it writes all of it before anything reads it.
+        """
         fixed = state_slots if geometry.retention == "state" else ceil_div(geometry.slots_fixed or 1, geometry.slots_per_page)
+        grows = geometry.retention not in FIXED
         return cls(
             name=geometry.name,
             frame_bytes=geometry.frame_bytes,
@@ -69,13 +76,14 @@ class BandSpec:
             retention=geometry.retention,
             window=geometry.window,
             pages_fixed=fixed,
+            zero_on_bind=not (grows and geometry.slots_per_page == 1),
             geometry=geometry,
         )
 
     @property
     def grows(self) -> bool:
         """True where pages follow the tokens of a request; False for states and encoder pages."""
-        return self.retention not in ("state", "cross")
+        return self.retention not in FIXED
 
     @property
     def slides(self) -> bool:

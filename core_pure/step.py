@@ -32,6 +32,7 @@ from .leases import (
     hold_again,
     inherited,
     joined,
+    least,
     let_go,
     open_leases,
     pages_held,
@@ -78,7 +79,7 @@ class _Pages(NamedTuple):
 def _positions(spec: BandSpec, band: int, facts: Counts, after: Counts, committed: Counts) -> _Pages:
     begin, end = facts[:, FIRST_BAND + 2 * band], facts[:, FIRST_BAND + 2 * band + 1]
     if not spec.grows:
-        return _Pages(begin, end, begin, np.where(after > 0, spec.pages_fixed - end, 0))
+        return _Pages(begin, end, begin, (after > 0) * (spec.pages_fixed - end))
     pages = after if spec.slots_per_page == 1 else -(-after // spec.slots_per_page)
     more = np.maximum(pages - end, 0)
     if spec.window is None:
@@ -113,12 +114,12 @@ def _check_whole(leases: Leases, facts: Counts, new: Counts) -> None:
 def _asked(leases: Leases, facts: Counts, new_tokens: object, slid: object | None) -> tuple[Counts, list[_Pages]]:
     new = whole_numbers(new_tokens, "new tokens")
     before = facts[:, TOKENS]
-    if new.shape != before.shape or (len(new) and int(np.minimum.reduce(new)) < 0):
+    if new.shape != before.shape or least(new) < 0:
         raise LeaseError(f"{len(before)} leases, but new tokens {new.shape}, least {new.min() if new.size else 0}")
     if leases.has_parts:
         _check_whole(leases, facts, new)
     after = before + new
-    if len(after) and int(np.maximum.reduce(after)) > leases.context:
+    if len(after) and after[after.argmax()] > leases.context:
         raise LeaseError(f"{int(after.max())} tokens exceed the page table's {leases.context}; trim, or build with more context")
     committed = before
     if slid is not None:
@@ -164,66 +165,81 @@ def step(
     Returns: a StepOutcome, or a Refusal; then nothing changed. Raises: LeaseStale, LeaseError, FenceError, PagePinned.
     Cost: O(pages changed + requests).
     """
-    served = whole_numbers(handles, "lease handles")
-    together, known = slots_of(leases, np.concatenate((served, whole_numbers(finished, "finished leases"))))
-    if len(together) > 1 and int(np.bincount(together).max()) > 1:
+    served, ended = whole_numbers(handles, "lease handles"), whole_numbers(finished, "finished leases")
+    together, known = slots_of(leases, np.concatenate((served, ended)) if len(ended) else served)
+    if np.count_nonzero(np.bincount(together) > 1):
         raise LeaseError("a lease is named twice in one step, or both served and finished")
-    slots, facts = together[: len(served)], known[: len(served)]
+    known.setflags(write=False)  # the older version keeps it, and callers see its tokens
+    slots, leaving, facts = together[: len(served)], together[len(served) :], known[: len(served)]
     after, asked = _asked(leases, facts, new_tokens, slid)
-    held, released = _let_go_in_step(leases, together, known, asked, len(served))
+    held, freed = _let_go_in_step(leases, slots, leaving, known[len(served) :], asked)
     demand = tuple([int(np.add.reduce(p.more)) for p in asked])
-    outcome = advance_split(state, released, demand, reader, withhold)
+    bases = leases.layout.id_bases
+    outcome = advance_split(state, {b: pages.astype(np.intp) - bases[b] for b, pages in freed.items()}, demand, reader, withhold)
     if isinstance(outcome, Refusal):
         return outcome
-    event = Event("advance", None, reader, demand, _ids(state, released), withhold)
+    event = Event("advance", None, reader, demand, _event_pages(freed), withhold)
     outcome = passed(outcome, event)
-    before = facts[:, TOKENS].copy()
-    writes = []
+    writes, updated = [], known.copy()
     for band, p in enumerate(asked):
-        width, write = leases.widths[band], _row_write(leases.widths[band], slots, p, outcome.pages[band])
-        if len(together) > len(served) and not leases.layout.bands[band].grows:  # else a later lease would read these states
-            gone = flat(together[len(served) :] * width, np.full(len(together) - len(served), width))
-            write = joined(write, RowWrite(gone, np.zeros(len(gone), np.int32)))
+        write = _row_write(leases.widths[band], slots, p, outcome.pages[band])
+        if len(leaving) and not leases.layout.bands[band].grows:  # else a later lease would read these states
+            write = joined(write, _emptied(leaving, leases.widths[band]))
         writes.append(write)
-        facts[:, FIRST_BAND + 2 * band + 1] += p.more
+        if len(outcome.pages[band]):
+            updated[: len(served), FIRST_BAND + 2 * band + 1] += p.more
         if p.cut is not p.begin:
-            facts[:, FIRST_BAND + 2 * band] = p.cut
-    facts[:, TOKENS] = after
-    known[len(served) :] = 0  # the finished
-    idle, fresh = closed(held, together[len(served) :])
+            updated[: len(served), FIRST_BAND + 2 * band] = p.cut
+    updated[: len(served), TOKENS] = after
+    updated[len(served) :] = 0
+    idle, fresh = closed(held, leaving)
     rows = rows_after(held, tuple(writes))
-    held = with_facts(held, held.facts.write(together, known), rows, idle, fresh, held.serial)
-    return StepOutcome(outcome.state, held, outcome.plan, outcome.pages, tuple(writes), slots, before, after, event)
+    held = with_facts(held, held.facts.write(together, updated, known), rows, idle, fresh, held.serial)
+    return StepOutcome(outcome.state, held, outcome.plan, outcome.pages, tuple(writes), slots, facts[:, TOKENS], after, event)
 
 
 def _let_go_in_step(
-    leases: Leases, together: Slots, known: Counts, asked: list[_Pages], served: int
-) -> tuple[Leases, dict[int, NDArray[np.intp]]]:
-    """Page indices per band that the step frees: all of the finished (from ``served`` on), and what slid out."""
-    freed: dict[int, NDArray[np.intp]] = {}
-    ended, facts = together[served:], known[served:]
+    leases: Leases, slots: Slots, leaving: Slots, facts: Counts, asked: list[_Pages]
+) -> tuple[Leases, dict[int, Pages]]:
+    """Page ids per band that the step frees: all of the leases that end (``leaving``, ``facts``), and what slid out."""
+    freed: dict[int, Pages] = {}
     for band, p in enumerate(asked):
-        begin, end = facts[:, FIRST_BAND + 2 * band], facts[:, FIRST_BAND + 2 * band + 1]
-        pages = pages_held(leases, band, ended, begin, end)
+        pages = pages_held(leases, band, leaving, facts[:, FIRST_BAND + 2 * band], facts[:, FIRST_BAND + 2 * band + 1])
         if p.cut is not p.begin:
-            pages = np.concatenate((pages, pages_held(leases, band, together[:served], p.begin, p.cut)))
+            pages = np.concatenate((pages, pages_held(leases, band, slots, p.begin, p.cut)))
         leases, pages = let_go(leases, pages)
         if len(pages):
-            freed[band] = pages.astype(np.intp) - leases.layout.id_bases[band]
+            freed[band] = pages
     return leases, freed
 
 
-def _ids(state: ArenaState, released: Mapping[int, NDArray[np.intp]]) -> NDArray[np.int64]:
-    """Page indices per band as page ids."""
-    if not released:
+def _event_pages(freed: Mapping[int, Pages]) -> NDArray[np.int64]:
+    """Page ids of all bands in one row."""
+    if not freed:
         return NO_PAGES
-    return np.concatenate([ids + state.layout.id_bases[band] for band, ids in released.items()])
+    return np.concatenate(list(freed.values())).astype(np.int64)
+
+
+def _emptied(leaving: Slots, width: int) -> RowWrite:
+    """All cells of these rows, zeroed."""
+    cells = leaving if width == 1 else flat(leaving * width, np.full(len(leaving), width))
+    return RowWrite(cells, np.zeros(len(cells), np.int32))
+
+
+def _cells(width: int, slots: Slots, start: Counts, counts: Counts, total: int) -> NDArray[np.intp]:
+    """Flat row positions of ``counts`` pages from ``start`` on, request after request; ``total`` of them."""
+    if not total:
+        return NO_CELLS
+    if total < len(slots):  # most requests take none
+        taking = counts.nonzero()[0]
+        slots, start, counts = slots[taking], start[taking], counts[taking]
+    return flat(slots * width + start, counts)
 
 
 def _row_write(width: int, slots: Slots, p: _Pages, pages: Pages) -> RowWrite:
     """New pages at their positions; slid positions are zeroed, so that a masked kernel reads the sink there."""
-    new = flat(slots * width + p.end, p.more) if len(pages) else NO_CELLS
-    if p.cut is p.begin or not (gone := p.cut - p.begin).any():
+    new = _cells(width, slots, p.end, p.more, len(pages))
+    if p.cut is p.begin or not np.count_nonzero(gone := p.cut - p.begin):
         return RowWrite(new, pages)
     old = flat(slots * width + p.begin, gone)
     return RowWrite(np.concatenate((old, new)), np.concatenate((np.zeros(len(old), np.int32), pages)))

@@ -144,7 +144,7 @@ BANDS: tuple[Mutant, ...] = (
         "table:Table.write",
         "A version keeps a view of the base array instead of what stood there: an old value changes under its holder.",
         ("PAGE-1", "IDS-1"),
-        ("array[index].copy() if type(index) is slice else array[index]", "array[index]"),
+        ("cells[index].copy() if type(index) is slice else cells[index]", "cells[index]"),
     ),
 )
 
@@ -307,7 +307,7 @@ HOLDING: tuple[Mutant, ...] = (
         "step:_row_write",
         "Row cells of pages that slid out keep their ids, which belong to somebody else by now.",
         ("LEASE-1",),
-        ("if p.cut is p.begin or not (gone := p.cut - p.begin).any():", "if (gone := p.cut - p.begin) is not None:"),
+        ("if p.cut is p.begin or not np.count_nonzero(gone := p.cut - p.begin):", "if (gone := p.cut - p.begin) is not None:"),
     ),
     Mutant(
         "window-one-short",

@@ -256,7 +256,7 @@ MUTANTS: tuple[Mutant, ...] = (
     text(
         "double-free",
         "band:frames_held",
-        "if int(np.minimum.reduce(frames)) < 0:",
+        "if frames[frames.argmin()] < 0:",
         "if False:",
         "a page can be released twice (F01)",
         "MISUSE-1",

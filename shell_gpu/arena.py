@@ -164,13 +164,12 @@ class Arena(Door):
             return result
         outcome = result.outcome
         assert outcome is not None
-        tokens = int((outcome.after - outcome.before).sum())
-        locs = WriteLocs(self.names, self.tables.write_slots, tokens)
+        locs = WriteLocs(self.names, self.tables.write_slots, self.tables.tokens)
         return ArenaStep(outcome, result.bytes_moved, self.tables.block_tables, locs)
 
     def _take(self, outcome: StepOutcome) -> None:
         if self._batch is not None:  # a step, not a trim or fork: its batch is translated in the same upload
-            self._batch = self.tables.batch_of(outcome.slots, outcome.before, outcome.after - outcome.before)
+            self._batch = self.tables.batch_of(outcome.slots, outcome.before, outcome.after)
         super()._take(outcome)
 
     def _project(self, before: Serving, after: Serving, plan: Plan, writes: tuple[RowWrite, ...]) -> None:
@@ -189,7 +188,7 @@ class Arena(Door):
 
     def _lease_writes(self, writes: tuple[RowWrite, ...]) -> Rows:
         """The changed cells of all bands as (flat index, page) rows of the device's lease table."""
-        total = sum(len(write.cells) for write in writes)
+        total = sum([len(write.cells) for write in writes])
         if not total:
             return NO_ROWS
         if total > len(self._pairs):
@@ -197,9 +196,12 @@ class Arena(Door):
         at = 0
         for base, (cells, pages) in zip(self.tables.lease_bases, writes, strict=False):
             count = len(cells)
-            np.add(cells, base, out=self._pairs[at : at + count, 0], casting="unsafe")
-            self._pairs[at : at + count, 1] = pages
-            at += count
+            if count:
+                block = self._pairs[at : at + count]
+                block[:, 0] = cells
+                block[:, 0] += base
+                block[:, 1] = pages
+                at += count
         return self._pairs[:total]
 
     def launch(self, stream: torch.cuda.Stream | None = None) -> int:

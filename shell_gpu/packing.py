@@ -183,8 +183,8 @@ def _pack_segments(segments: list[tuple[int, int, int, int]], out: Rows, at: int
 
 def _groups(keys: Rows) -> list[tuple[int, int]]:
     """[start, end) of each stretch of equal keys."""
-    cuts = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(keys)]
-    return list(pairwise(cuts))
+    cuts = (keys[1:] != keys[:-1]).nonzero()[0].tolist()
+    return list(pairwise([0, *[at + 1 for at in cuts], len(keys)]))
 
 
 def _pack_wave(wave: Rows, units: tuple[int, ...], out: Rows, at: int) -> tuple[list[tuple[int, int, int, int]], int]:
@@ -230,7 +230,8 @@ def _runs(wave: Rows, longest: int) -> tuple[Rows, int]:
 
 def _pack_fills(fills: Rows, units: tuple[int, ...], out: Rows, at: int) -> tuple[list[tuple[int, int, int, int]], int]:
     """Write the frames to fill, grouped by band and pattern; returns the segments and the end."""
-    keys = fills[:, 0] * PATTERNS + fills[:, 2]
+    bands, patterns = fills[:, 0], fills[:, 2]
+    keys = bands * PATTERNS + patterns if np.count_nonzero(patterns) else bands  # the core only zeroes
     groups = _groups(keys)
     if len(groups) > PATTERNS * len(units):  # the core writes band after band; anything else is sorted first
         order = np.argsort(keys, kind="stable")

@@ -95,7 +95,8 @@ class DeviceTables:
         )
         self._lengths = np.zeros(sizes.batch, np.int32)  # tokens that each batch row held at the last step
         self._rows = 0
-        self._tokens = 0
+        self.tokens = 0
+        """New tokens of the newest step."""
         self._batch = np.empty((sizes.batch, chunk.BATCH_ROW_WORDS), np.int32)
 
     @property
@@ -104,34 +105,35 @@ class DeviceTables:
         held = (self.bands, self.frame_of, self.lease_pages, self.tables, self.writes)
         return sum(tensor.numel() * tensor.element_size() for tensor in held)
 
-    def batch_of(self, lease_rows: Integers, before: Integers, new: Integers) -> Batch:
+    def batch_of(self, lease_rows: Integers, before: Integers, after: Integers) -> Batch:
         """The batch rows of one step, with the stale tails that the step before left.
 
-        Args: lease_rows, before (tokens held), new (tokens of this step): integers[n] each. The result is valid until the
+        Args: lease_rows, and the tokens held before and after the step: integers[n] each. The result is valid until the
         next call. Raises: StepTooLarge, LeaseError (a sequence beyond the page table); nothing has changed then.
         """
         count = len(lease_rows)
         if count > self.sizes.batch:
             raise StepTooLarge(f"a batch of {count} sequences; the arena was built for {self.sizes.batch}")
-        after = before + new
-        ends = np.cumsum(new)
+        new = after - before
+        ends = np.add.accumulate(new)
         tokens = int(ends[-1]) if count else 0
         if tokens > self.sizes.tokens:
             raise StepTooLarge(f"a step of {tokens} new tokens; the arena was built for {self.sizes.tokens}")
-        if count and (longest := int(after.max())) > self.sizes.length_limit:
+        if count and (longest := int(after[after.argmax()])) > self.sizes.length_limit:
             raise LeaseError(f"a sequence of {longest} tokens; page tables hold {self.sizes.length_limit}")
         rows = self._batch[: max(count, self._rows)]
         rows[:count, 0] = lease_rows
         rows[:count, 1] = before
         rows[:count, 2] = new
         rows[:count, 3] = ends - new
-        rows[count:, 0] = -1
-        rows[count:, 1:4] = 0
         rows[:, 4] = self._lengths[: len(rows)]
-        batch = Batch(rows, tokens, max(tokens, self._tokens))
+        if len(rows) > count:  # rows that the step before had and this one has not
+            rows[count:, 0] = -1
+            rows[count:, 1:4] = 0
+            self._lengths[count:] = 0
+        batch = Batch(rows, tokens, max(tokens, self.tokens))
         self._lengths[:count] = after
-        self._lengths[count:] = 0
-        self._rows, self._tokens = count, tokens
+        self._rows, self.tokens = count, tokens
         return batch
 
     def project(self, frame_of: Rows, lease_pages: Rows | None = None) -> None:
@@ -144,7 +146,7 @@ class DeviceTables:
         self.tables.zero_()
         self.writes.zero_()
         self._lengths[:] = 0
-        self._rows = self._tokens = 0
+        self._rows = self.tokens = 0
 
 
 def _bases(sizes: Iterable[int]) -> list[int]:

@@ -44,11 +44,7 @@ def grow(rng: random.Random, versions: list[tuple[Table, list[int]]]) -> None:
     after = list(content)
     for at, position in enumerate(where):
         after[position] = values if isinstance(values, int) else int(values[at])
-    way = rng.randrange(3)
-    if way == 0 and not isinstance(index, slice):
-        new, old = table.swap(index, values)
-        assert old.tolist() == [content[position] for position in where]
-    elif way == 1:
+    if rng.randrange(2):
         new = table.write(index, values, np.array([content[position] for position in where], np.int32))
     else:
         new = table.write(index, values)
@@ -208,10 +204,9 @@ def test_nothing_handed_out_is_the_base_array() -> None:
     source = np.arange(WIDTH, dtype=np.int32)
     table = Table.of(source)
     base = table._store.array
-    newer, old = table.swap(np.array([1, 2]), np.array([7, 8]))
+    newer = table.write(np.array([1, 2]), np.array([7, 8]))
     results = [
         source,
-        old,
         newer.copy(),
         newer.read(slice(0, 5)),
         newer.read(slice(None)),
