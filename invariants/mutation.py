@@ -3,11 +3,11 @@
     python -m invariants.mutation [--modules a,b] [--shard 1/2] [--limit 100] [--seconds 600] [--report]
 
 It works in a copy of the tree in a temporary directory; the tree itself is only read. One run of the unchanged copy notes which
-test calls which function, and how long it takes. Then each edit is made in the copy, and a child of this warm process imports it,
-takes random walks with every claim checked, and runs the tests that call the edited function, those of the module first, the fast
-before the slow, until one fails or TESTS_S of them have passed. The order of edits is drawn by a fixed seed, so that any prefix is
-a sample. Results are appended to mutation_results.jsonl as they come; what is there is not judged again (an edit of a function that
-was changed since counts as new), except, with --again, what survived: against three times as many tests of all files.
+test calls which function, and how long it takes. Then each edit is made in the copy, and a child process (mutation_warm.py) takes
+random walks with every claim checked, and runs the tests that call the edited function, those of the module first, the fast before
+the slow, until one fails or TESTS_S of them have passed. The order of edits is drawn by a fixed seed, so that any prefix is a
+sample. Results are appended to mutation_results.jsonl as they come; what is there is not judged again (an edit of a function that
+was changed since counts as new), except, with --again, what survived: against three times as many tests.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ import importlib
 import json
 import os
 import random
-import resource
 import shutil
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -32,15 +30,17 @@ from typing import Any
 from attrs import asdict, frozen
 
 from .mutate import Edit, edits
-from .mutation_report import RESULTS, Result, read_explanations, read_results, write_report
+from .mutation_report import FITTED, RESULTS, Result, read_explanations, read_results, write_report
+from .mutation_warm import FOREIGN, Warm, in_child
 
 ROOT = Path(__file__).resolve().parent.parent
 SILENT = ("__init__", "errors", "capacity")
 """Names and a protocol: nothing that runs."""
 MODULES = tuple(sorted({path.stem for path in (ROOT / "core_pure").glob("*.py")} - set(SILENT)))
 TESTS = (
-    "test_edges", "test_checkpoints", "test_chain", "test_geometry", "test_fits", "test_relief", "test_advance", "test_step",
-    "test_compact", "test_table", "test_layout", "test_door", "test_admission", "test_verify", "test_event_recording",
+    *sorted(path.stem for path in ROOT.glob(f"{FITTED}*.py")),
+    "test_checkpoints", "test_chain", "test_geometry", "test_fits", "test_relief", "test_advance", "test_step", "test_compact",
+    "test_table", "test_layout", "test_door", "test_admission", "test_verify", "test_event_recording",
     "test_fences_pins", "test_copies", "test_rollback", "test_planner", "test_contract", "test_brute", "test_brute_ties",
     "test_reference", "test_reference_plans", "test_resize", "regressions",
 )  # fmt: skip
@@ -54,11 +54,10 @@ SLOW = (
 TESTS_S = 8.0
 """Seconds of tests, as measured on the unchanged copy, that an edit has to survive; with --again three times as many."""
 FILES = 5
-"""Test files that an edit meets; collecting one costs more than most of its tests. With --again all."""
+"""Test files that a child collects anew where it must import the edited copy: that costs more than most tests. With --again all."""
 WALKS, SERVING_WALKS = 20, 10
 """Random walks with every claim checked, and serving walks, that an edit has to survive before the tests."""
-FOREIGN = 3
-SPARE_S = 20
+SPARE_S = 12
 """Seconds of processor time that the tests of an edit may take beyond three times what they take without it."""
 TRACED = 100_000
 """Calls of a test that are looked at for what it reaches; a long test repeats itself."""
@@ -146,43 +145,12 @@ class Watch:
             self.failed = self.failed or report.nodeid
 
 
-def in_child(work: Callable[[], dict[str, Any]], folder: Path, cpu_s: int) -> dict[str, Any] | None:
-    """What ``work`` returns, from a forked child of at most ``cpu_s`` seconds of processor time; None when that was not enough."""
-    answer = folder / "answer.json"
-    answer.unlink(missing_ok=True)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            silent = os.open(os.devnull, os.O_RDWR)
-            for stream in (0, 1, 2):
-                os.dup2(silent, stream)
-            used = resource.getrusage(resource.RUSAGE_SELF)
-            limit = int(used.ru_utime + used.ru_stime) + cpu_s
-            resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
-            resource.setrlimit(resource.RLIMIT_DATA, (6 << 30, 6 << 30))
-            signal.signal(signal.SIGXCPU, signal.SIG_DFL)
-            answer.with_suffix(".part").write_text(json.dumps(work()))
-            answer.with_suffix(".part").rename(answer)
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == FOREIGN:
-        raise SystemExit("a child imported another core than that of the copy")
-    if answer.exists():
-        found: dict[str, Any] = json.loads(answer.read_text())
-        return found
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL):
-        return None
-    return {"failed": "the process died", "tests": []}
-
-
 class Bench:
     """A copy of the tree, and the tests of the unchanged core with what they reach."""
 
     def __init__(self, root: Path, folder: Path, tests: Sequence[str], walks: int = WALKS, tests_s: float = TESTS_S) -> None:
         self.walks, self.tests_s, self.files = walks, tests_s, FILES if tests_s <= TESTS_S else len(tests)
+        self.warm: Warm | None = None
         self.folder, self.copy = folder, folder / "tree"
         for name in COPIED:
             source, target = root / name, self.copy / name
@@ -225,22 +193,36 @@ class Bench:
         if not origin.startswith(str(self.core)):
             os._exit(FOREIGN)  # a verdict would be about another core
 
+    def warm_up(self, tests: Sequence[str]) -> None:
+        """Have a process that has collected the tests. Later edits are judged by its children, where these can."""
+
+        def start() -> None:
+            self._enter()
+            for name in ("walks", "serving") if self.walks else ():
+                importlib.import_module(f"invariants.{name}")
+
+        self.warm = Warm(self.core, self.folder, tests, start, self._broken, Watch(None, None))
+
     def _walk(self) -> dict[str, Any]:
-        """In the child: random walks and serving walks with every claim checked; the first claim broken, or what was raised."""
+        """In the child: the first claim broken by a walk."""
         self._enter()
+        return {"failed": self._broken()}
+
+    def _broken(self) -> str:
+        """Random walks and serving walks with every claim checked; the first claim broken, or what was raised."""
         if not self.walks:
-            return {"failed": ""}
+            return ""
         try:
             walks, serving = (importlib.import_module(f"invariants.{name}") for name in ("walks", "serving"))
             for number in range(self.walks):
                 shape = walks.SHAPES[number % len(walks.SHAPES)]
                 found = walks.run(shape, walks.moves(number, shape, 100))
                 if found is not None:
-                    return {"failed": f"walk: {found.violation.claim}"}
+                    return f"walk: {found.violation.claim}"
             broken = next(filter(None, map(serving.serving_walk, range(SERVING_WALKS))), None)
-            return {"failed": f"serving walk: {broken.claim}" if broken else ""}
+            return f"serving walk: {broken.claim}" if broken else ""
         except Exception as error:
-            return {"failed": f"walk: {type(error).__name__}"}
+            return f"walk: {type(error).__name__}"
 
     def _face(self, files: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
         """In the child: what an edit has to survive."""
@@ -258,17 +240,20 @@ class Bench:
         pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:benchmark", *stop, *files], plugins=[watch])
         return {"failed": watch.failed, "tests": watch.tests}
 
-    def order(self, module: str, place: str) -> list[Test]:
+    def order(self, module: str, place: str, files_max: int) -> list[Test]:
         """The tests that an edit of this place has to survive: the module's own file first, then the fast before the slow."""
-        owned = ("tests/test_edges.py", f"tests/test_{module}.py", f"tests/test_{module}s.py", f"tests/test_{module}_pins.py")
+        own = {f"tests/test_{name}.py" for name in (module, f"{module}s", f"{module}_pins")}
+        owned = {t.file for t in self.tests if t.file in own or t.file.startswith(FITTED)}
         reaching = [t for t in self.tests if f"{module}:{place}" in t.reaches]
         if not reaching:  # a constant, a class body, a closure's name: whatever calls anything of the module
             touching = (any(name.startswith(f"{module}:") for name in t.reaches) for t in self.tests)
-            reaching = [t for t, touches in zip(self.tests, touching, strict=True) if touches or t.file == owned[0]]
+            pairs = zip(self.tests, touching, strict=True)
+            reaching = [t for t, touches in pairs if touches or t.file.startswith(FITTED)]
         chosen: list[Test] = []
-        total, files = 0.0, {"tests/test_edges.py"}
+        total, files = 0.0, {file for file in owned if file.startswith(FITTED)}
+        files_max += max(0, len(files) - 1)
         for test in sorted(reaching, key=lambda t: (t.file not in owned or t.seconds > 1, t.seconds)):
-            if len(files | {test.file}) > self.files:
+            if len(files | {test.file}) > files_max:
                 continue
             files.add(test.file)
             total += test.seconds
@@ -280,22 +265,38 @@ class Bench:
     def judge(self, edit: Edit, source: bytes) -> Verdict:
         """Make the edit in the copy, run its tests, take it back."""
         target = self.core / f"{edit.module}.py"
-        tests = self.order(edit.module, edit.place)
         began = time.monotonic()
         try:
             target.write_bytes(edit.made(source))
             for compiled in (self.core / "__pycache__").glob(f"{edit.module}.*.pyc"):
                 compiled.unlink()
-            files = sorted({test.file for test in tests})
-            names = [test.name for test in tests]
-            allowed = SPARE_S + int(3 * sum(test.seconds for test in tests))
-            found = in_child(lambda: self._face(files, names), self.folder, allowed)
+            found, settled = self._judge_warm(edit)
+            if not settled:
+                tests = self.order(edit.module, edit.place, self.files)
+                files = sorted({test.file for test in tests})
+                names = [test.name for test in tests]
+                found = in_child(lambda: self._face(files, names), self.folder, _allowed(tests))
         finally:
             target.write_bytes(source)
         seconds = round(time.monotonic() - began, 2)
         if found is None:
             return Verdict("timeout", "", seconds)
         return Verdict("killed" if found["failed"] else "survived", found["failed"], seconds)
+
+    def _judge_warm(self, edit: Edit) -> tuple[dict[str, Any] | None, bool]:
+        """What the warm process says, and whether that settles it: killed, or survived by all tests that it should."""
+        name = f"{edit.module}:{edit.place}"
+        if self.warm is None or not self.warm.can(name, ""):
+            return None, False
+        tests = self.order(edit.module, edit.place, len(self.tests))
+        can = [test for test in tests if self.warm.can(name, test.file)]
+        found = self.warm.judge(edit.module, edit.place, [test.name for test in can], _allowed(can))
+        return found, found is None or bool(found["failed"]) or ("cold" not in found and len(can) == len(tests))
+
+
+def _allowed(tests: Sequence[Test]) -> int:
+    """Seconds of processor time."""
+    return SPARE_S + int(3 * sum(test.seconds for test in tests))
 
 
 def drawn(modules: Sequence[str], sources: Mapping[str, bytes], seed: int) -> list[Edit]:
@@ -361,6 +362,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{len(bench.tests)} tests, {sum(t.seconds for t in bench.tests):.0f} s; {len(todo)} edits to judge", flush=True)
         if bench.red:
             print(f"the unchanged core fails {bench.red}: left out", flush=True)
+        bench.warm_up(tests)
         judged = results_of(bench, iter(todo), sources, options.results, until)
     print(f"{judged} judged, {len(todo) - judged} left", flush=True)
     return 1 if bench.red else 0

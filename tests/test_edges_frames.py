@@ -1,0 +1,136 @@
+"""Frames exactly at a bound: seats, relief, compaction, undoing, and what verify names (see docs/MUTATION.md)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from attrs import evolve
+
+from core_pure.advance import allocate, release
+from core_pure.band import Band
+from core_pure.chain import Claim
+from core_pure.compact import compact
+from core_pure.fits import Refusal
+from core_pure.relief import cheapest_windows, displaced, seats
+from core_pure.rollback import undo
+from core_pure.state import ArenaState, initial
+from core_pure.verify import verify
+from invariants.brute import BruteBand, BruteChain
+from tests.core_states import build, layout_of
+
+
+def chain_of(total: int, *live: set[int]) -> ArenaState:
+    """Bands of 4-byte frames that hold these frames, in an arena of ``total`` frames whose first is the sink."""
+    return build(BruteChain(tuple(BruteBand(4, frozenset(frames)) for frames in live), 4 * total, 4))
+
+
+def test_each_position_fills_from_its_own_edge() -> None:
+    """In an empty arena only the top band hands out its highest frame first; with holes, the hole nearest that edge comes first."""
+    filled = allocate(initial(layout_of((4, 4, 4), 4 * 40)), (4, 4, 4))
+    assert not isinstance(filled, Refusal)
+    state = filled.state
+    for at, order in enumerate((1, 1, -1)):
+        frames = state.frames_of(filled.pages[at]).tolist()
+        assert frames == sorted(frames)[::order]
+        holey = release(state, filled.pages[at][1:3]).state.bands[at]
+        for window in ((holey.low, holey.high), (holey.low + (order > 0), holey.high - (order < 0))):
+            assert seats(holey, window, 2).frames.tolist() == frames[1:3] and seats(holey, window, 1).frames.tolist() == frames[1:2]
+
+
+def test_no_seats_are_no_frames() -> None:
+    """Asked for none, a band gives none, empty or not, and keeps its span."""
+    state = chain_of(30, {1, 2, 5}, set(), {28, 29})
+    for band in state.bands:
+        none = seats(band, (3, 25) if band.is_empty else (band.low, band.high), 0)
+        assert len(none.frames) == none.own == 0 and (none.low, none.high) == (band.low, band.high)
+
+
+def test_displaced_frames_are_all_those_outside() -> None:
+    """Those below the window ascend, those above it descend, none is left out."""
+    band = chain_of(30, set(), {4, 5, 7, 9, 12, 13, 14, 18}, set()).bands[1]
+    for low, high in itertools.combinations(range(1, 25), 2):
+        live = band.live_frames().tolist()
+        assert displaced(band, (low, high)).tolist() == [x for x in live if x < low] + [x for x in live[::-1] if x >= high]
+
+
+FAR = (34, 35, 36, 38, 40, 42, 44, 46, 47, 49, 50, 51, 52, 53)
+WORLDS = (
+    ([(1, 13, (10, 11, 13, 15, 16, 17, 18, 20, 21)), (3, 4, ()), (1, 14, FAR), (7, 1, ())], 7, 66, 1),
+    ([(7, 1, ()), (1, 6, (15, 16, 18, 20, 21, 23)), (7, 0, ())], 7, 26, 0),
+    ([(2, 3, (7, 8, 9)), (3, 2, ()), (2, 5, (15,)), (3, 4, (12, 14, 15, 17))], 3, 60, 2),
+)
+"""Frame bytes, frames needed and live frames of each band; sink and total bytes; the least bytes to move."""
+
+
+@pytest.mark.parametrize(("bands", "sink", "total", "cost"), WORLDS)
+def test_windows_cost_what_lies_outside_them(
+    bands: list[tuple[int, int, tuple[int, ...]]], sink: int, total: int, cost: int
+) -> None:
+    """The live frames outside the windows of the bands that need any weigh exactly the least cost."""
+    claims = [(Claim(size, need), np.array(live, np.intp)) for size, need, live in bands]
+    found = cheapest_windows(claims, sink, total)
+    assert found is not None and found[0] == cost
+    outside = [size * sum(not low <= x < high for x in live) for (size, _, live), (low, high) in zip(bands, found[1], strict=True)]
+    assert sum(outside) == cost
+
+
+@pytest.mark.parametrize("live", [{0}, {0, 1}, {0, 2}, {0, 1, 3}])
+def test_a_float_is_centred_or_closed_by_exactly_these_rules(live: set[int]) -> None:
+    """Under 1/8 of the gaps beside it, and one gap under 1/4 of the other: to the middle. Else holes go to the smaller gap."""
+    span = max(live) + 1
+    for below, above in itertools.product(range(17), repeat=2):
+        low = 5 + below
+        total = low + span + above + 2
+        state = chain_of(total, {1, 2, 3, 4}, {low + x for x in live}, {total - 2, total - 1})
+        band = compact(state).state.bands[1]
+        room = below + span + above
+        if 8 * len(live) < below + above and 4 * min(below, above) < max(below, above):
+            wanted = [5 + (room - len(live)) // 2]
+        else:
+            wanted = [low] * (above <= below) + [low + span - len(live)] * (below <= above)
+        assert band.low in wanted and band.high - band.low == len(live), (below, above)
+
+
+def test_claims_that_do_not_fit_have_no_windows() -> None:
+    """One frame too many, below or above a neighbour that may not move, is None, not an error."""
+    nobody = np.array([], np.intp)
+    fixed = Claim(1, 1, 5, 6)
+    for need, fit in ((4, True), (5, False)):
+        assert (cheapest_windows([(Claim(1, need), nobody), (fixed, nobody)], 1, 9) is not None) == fit
+    for need, fit in ((3, True), (4, False)):
+        assert (cheapest_windows([(fixed, nobody), (Claim(1, need), nobody)], 1, 9) is not None) == fit
+
+
+def test_an_undone_step_unbinds_what_it_bound() -> None:
+    """A page that the step bound has the row -1 in the plan that takes it back; one that was bound before has its frame."""
+    first = allocate(initial(layout_of((4,), 4 * 20)), (3,))
+    assert not isinstance(first, Refusal)
+    second = allocate(first.state, (2,))
+    assert not isinstance(second, Refusal)
+    assert undo(first.state, second.plan).rows.tolist() == [[int(page), -1] for page in second.pages[0]]
+    frames = second.state.frames_of(np.array([1, 5])).tolist()
+    freed = release(second.state, [1, 5])
+    assert undo(second.state, freed.plan).rows.tolist() == [[1, frames[0]], [5, frames[1]]]
+
+
+def _stacked(index: int) -> Callable[[Band], Band]:
+    return lambda band: evolve(band, ids=band.ids.write(np.array([1]), np.array([index])))
+
+
+@pytest.mark.parametrize(
+    ("claim", "change"),
+    [
+        ("IDS-1", _stacked(7)), ("IDS-1", _stacked(9)), ("IDS-1", _stacked(-2)), ("IDS-1", _stacked(0)), ("IDS-1", _stacked(1)),
+        ("LIVE-1", lambda band: evolve(band, page_of=band.page_of.write(np.array([4]), np.array([0])))),
+    ],
+)  # fmt: skip
+def test_one_wrong_cell_is_named(claim: str, change: Callable[[Band], Band]) -> None:
+    """Six pages, two of them free again: an id that was never handed out, bound, or no id in the stack, and a mark of page 0."""
+    taken = allocate(initial(layout_of((4,), 4 * 20)), (6,))
+    assert not isinstance(taken, Refusal)
+    state = release(taken.state, [2, 3]).state
+    assert verify(state) == []
+    assert claim in {found.claim for found in verify(state.with_bands([change(state.bands[0])]))}

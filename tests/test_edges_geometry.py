@@ -1,0 +1,68 @@
+"""Layers, rows and pages exactly at a bound (see docs/MUTATION.md)."""
+
+from __future__ import annotations
+
+import pytest
+
+from core_pure.errors import LayoutError
+from core_pure.geometry import (
+    BandGeometry,
+    FullAttention,
+    LatentAttention,
+    Layer,
+    RecurrentState,
+    StateTensor,
+    check_tile,
+    group_bands,
+    rows_of,
+)
+
+
+@pytest.mark.parametrize(("slots", "tile", "works"), [(0, 1, "1"), (0, 16, "16"), (1, 2, "2"), (3, 2, "2 or 4"), (-1, 4, "4")])
+def test_a_wrong_tile_is_told_the_nearest_sizes_that_work(slots: int, tile: int, works: str) -> None:
+    """Sizes above zero on both sides of the page asked for, or the one above."""
+    with pytest.raises(LayoutError, match=f": {works} would work"):
+        check_tile(slots, tile)
+
+
+def test_a_latent_row_has_a_rotary_part_where_the_model_has_one() -> None:
+    """Latent, then rope of the width given, one behind the other in one row; without rope the latent alone, no index by default."""
+    (row,) = rows_of(Layer(0, LatentAttention(512, 64, "bfloat16")))
+    assert [(part.tensor, part.shape, part.offset) for part in row.parts] == [("latent", (512,), 0), ("rope", (64,), 1024)]
+    (row,) = rows_of(Layer(0, LatentAttention(512, 0, "bfloat16")))
+    assert [part.tensor for part in row.parts] == ["latent"] and row.payload_bytes == 1024
+
+
+def test_the_index_cache_of_latent_attention_follows_it() -> None:
+    """An index of n bytes per token is a row of n raw bytes behind the latent row."""
+    first, second = rows_of(Layer(0, LatentAttention(512, 64, "bfloat16", index_bytes=132)))
+    assert (first.name, second.name, second.dtype, second.payload_bytes) == ("latent", "index", "uint8", 132)
+
+
+def test_pages_are_layer_major_unless_asked_otherwise() -> None:
+    """By default the slots of one row are contiguous in a page; token-major, all rows of one slot are."""
+    layers = (Layer(0, FullAttention(1, 16, 16, "float16")), Layer(1, FullAttention(1, 16, 16, "float16")))
+    for bands, strides, offsets in (
+        (group_bands(layers, 4), {32}, [0, 128, 256, 384]),
+        (group_bands(layers, 4, token_major=True), {128}, [0, 32, 64, 96]),
+    ):
+        views = bands[0].views()
+        assert {view.slot_stride for view in views} == strides and [view.offset for view in views] == offsets
+    assert BandGeometry("full", "full", None, 4, layers) == group_bands(layers, 4)[0]
+
+
+@pytest.mark.parametrize("slots", [0, -1, 1.5, True, "2"])
+def test_a_page_of_no_whole_number_of_slots_is_refused(slots: object) -> None:
+    """Zero, negative, half and anything that is no int: a LayoutError from the band and from the grouping, even of states."""
+    layers = (Layer(0, FullAttention(1, 16, 16, "float16")),)
+    with pytest.raises(LayoutError, match="expected an integer >= 1"):
+        BandGeometry("full", "full", None, slots, layers)  # type: ignore[arg-type]
+    with pytest.raises(LayoutError, match="expected an integer >= 1"):
+        group_bands([Layer(0, RecurrentState((StateTensor("conv", (4,), "float32"),)))], slots)  # type: ignore[arg-type]
+
+
+def test_a_state_band_has_one_state_per_page() -> None:
+    """Whatever the page of the token bands."""
+    state = Layer(0, RecurrentState((StateTensor("conv", (4, 4), "float32"),)))
+    bands = group_bands([state, Layer(0, FullAttention(1, 16, 16, "float16"))], 16)
+    assert {band.name: (band.slots_per_page, band.slots_fixed) for band in bands} == {"full": (16, None), "state": (1, 1)}
