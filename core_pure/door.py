@@ -103,7 +103,7 @@ class Door:
     def _apply(self, event: Event) -> Outcome | Refusal:
         outcome = apply(self.state, event)
         if isinstance(outcome, Outcome):
-            self._commit(evolve(self._value, state=outcome.state), outcome.plan, (), event)
+            self._commit(Serving(outcome.state, self._value.leases), outcome.plan, (), event)
             return outcome
         return self._refused(outcome)
 
@@ -139,7 +139,7 @@ class Door:
     def open(self, count: int) -> Ints:
         """New leases that hold nothing yet. Raises: LeaseError when the slots do not suffice."""
         leases, handles = open_leases(self.leases, count)
-        self._value = evolve(self._value, leases=leases)
+        self._value = Serving(self._value.state, leases)
         return handles
 
     def demand_of(self, handles: Ints, new_tokens: Ints) -> Demand:

@@ -171,16 +171,19 @@ class Table:
 
     def find_above(self, value: int, start: int, stop: int) -> NDArray[np.intp]:
         """Positions in [start, stop) that hold more than ``value``, ascending."""
-        return np.flatnonzero(self._array()[start:stop] > value) + start
+        found: NDArray[np.intp] = (self._array()[start:stop] > value).nonzero()[0]
+        found += start
+        return found
 
     def last_other(self, value: int, start: int, stop: int) -> int:
         """The highest position in [start, stop) that does not hold ``value``; start - 1 when all do."""
         array, step = self._array(), 64
         while stop > start:
             low = max(start, stop - step)
-            hits = np.flatnonzero(array[low:stop] != value)
-            if len(hits):
-                return low + int(hits[-1])
+            others = array[low:stop][::-1] != value
+            back = int(others.argmax())
+            if others[back]:
+                return stop - 1 - back
             stop, step = low, step * 8
         return start - 1
 
@@ -189,9 +192,10 @@ class Table:
         array, step = self._array(), 64
         while start < stop:
             high = min(stop, start + step)
-            hits = np.flatnonzero(array[start:high] != value)
-            if len(hits):
-                return start + int(hits[0])
+            others = array[start:high] != value
+            on = int(others.argmax())
+            if others[on]:
+                return start + on
             start, step = high, step * 8
         return stop
 

@@ -56,6 +56,9 @@ def schedule(moves: Sequence[Moves]) -> tuple[Rows, ...]:
     waves: list[list[Rows]] = [[] for _ in range(max(levels))]
     for each, level in zip(moves, levels, strict=True):
         inside = (each.targets >= each.band.low) & (each.targets < each.band.high)
+        if level == 1 or inside.all():
+            waves[0].append(triples(each.band.home.index, each.sources, each.targets))
+            continue
         for wave, chosen in ((0, inside), (level - 1, ~inside)):
             waves[wave].append(triples(each.band.home.index, each.sources[chosen], each.targets[chosen]))
     stacked = (stack(blocks, NO_MOVES) for blocks in waves)

@@ -69,7 +69,7 @@ class Work:
     def words(self, bands: int) -> int:
         """An upper bound of the chunk's words."""
         segments = chunk.SEGMENT_WORDS * (bands * len(self.waves) + 2 * bands)
-        triples = sum(len(wave) for wave in self.waves)
+        triples = sum([len(wave) for wave in self.waves])
         pairs = len(self.rows) + len(self.writes)
         batch = len(self.batch.rows) * chunk.BATCH_ROW_WORDS
         return chunk.HEADER_WORDS + segments + 3 * triples + len(self.fills) + 2 * pairs + batch
@@ -212,11 +212,12 @@ def _runs(wave: Rows, longest: int) -> tuple[Rows, int]:
     count = len(wave)
     if count < MERGE_ROWS_MIN or longest == 1:
         return wave, 1
-    steps = np.diff(wave[:, 1:], axis=0)
-    if (steps == -1).all(axis=1).sum() > (steps == 1).all(axis=1).sum():
-        wave = wave[::-1]
-        steps = np.diff(wave[:, 1:], axis=0)
-    starts = np.concatenate(([0], np.flatnonzero((steps != 1).any(axis=1)) + 1))
+    sources, targets = (np.ascontiguousarray(wave[:, column]) for column in (1, 2))
+    from_step, to_step = sources[1:] - sources[:-1], targets[1:] - targets[:-1]
+    rising, falling = (from_step == 1) & (to_step == 1), (from_step == -1) & (to_step == -1)
+    if np.count_nonzero(falling) > np.count_nonzero(rising):
+        wave, rising = wave[::-1], falling[::-1]
+    starts = np.concatenate(([0], (~rising).nonzero()[0] + 1))
     if len(starts) * MERGE_GAIN > count:
         return wave, 1
     lengths = np.diff(np.append(starts, count))

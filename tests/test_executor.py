@@ -109,7 +109,7 @@ def test_tables_and_write_slots_follow_a_step() -> None:
         width = tables.widths[band]
         writes += [(tables.lease_bases[band] + 5 * width + place, page) for place, page in enumerate(pages.tolist())]
     one = np.array([1], np.int32)
-    batch = tables.batch_of(5 * one, 7 * one, 3 * one)
+    batch = tables.batch_of(5 * one, 7 * one, 10 * one)
     executor.apply(encode(outcome.plan), np.array(writes, np.int32), batch)
     table = outcome.state.table()
     frames = [table[pages] for pages in outcome.pages]
@@ -130,14 +130,14 @@ def test_F51_the_last_token_has_a_slot_and_one_more_is_refused() -> None:
     layout = build_layout(BANDS, 1 << 16)
     tables = DeviceTables(layout, StepSizes(2, 2, 8, context_tokens=31, draft_tokens=3), DEVICE)
     one = np.array([1], np.int32)
-    assert tables.batch_of(one, 33 * one, one).tokens == 1
+    assert tables.batch_of(one, 33 * one, 34 * one).tokens == 1
     assert all(width * 4 >= 34 + 4 for width in tables.widths[1:])
     with pytest.raises(LeaseError, match="35 tokens"):
-        tables.batch_of(one, 34 * one, one)
+        tables.batch_of(one, 34 * one, 35 * one)
     with pytest.raises(StepTooLarge, match="batch of 3"):
         tables.batch_of(np.zeros(3, np.int32), np.zeros(3, np.int32), np.zeros(3, np.int32))
     with pytest.raises(StepTooLarge, match="9 new tokens"):
-        tables.batch_of(one, one, 9 * one)
+        tables.batch_of(one, one, 10 * one)
 
 
 def test_words_that_are_no_plan_change_nothing() -> None:
