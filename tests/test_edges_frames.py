@@ -13,8 +13,9 @@ from core_pure.advance import allocate, release
 from core_pure.band import Band
 from core_pure.chain import Claim
 from core_pure.compact import compact
+from core_pure.errors import PromiseBroken
 from core_pure.fits import Refusal
-from core_pure.relief import cheapest_windows, displaced, seats
+from core_pure.relief import cheapest_windows, displaced, relief_windows, seats
 from core_pure.rollback import undo
 from core_pure.state import ArenaState, initial
 from core_pure.verify import verify
@@ -48,6 +49,19 @@ def test_no_seats_are_no_frames() -> None:
         assert len(none.frames) == none.own == 0 and (none.low, none.high) == (band.low, band.high)
 
 
+def test_seats_are_the_free_frames_of_the_window() -> None:
+    """However many are asked for: distinct free frames inside the window, holes of the span first, all of them if need be."""
+    for live in ({3, 4, 7, 9}, {3}, {3, 4, 5}):
+        for band in chain_of(20, live, set(), {19}).bands[:1] + chain_of(20, set(), live, {19}).bands[1:2]:
+            for low, high, count in itertools.product(range(1, 12), range(1, 14), (0, 1, 2, 5, 20)):
+                if max(low, band.low) < min(high, band.high):
+                    got = seats(band, (low, high), count).frames.tolist()
+                    free = {x for x in range(low, high) if x not in live}
+                    assert len(set(got)) == len(got) == min(count, len(free)) and set(got) <= free
+                    inside = [band.low <= x < band.high for x in got]
+                    assert inside == sorted(inside, reverse=True)
+
+
 def test_displaced_frames_are_all_those_outside() -> None:
     """Those below the window ascend, those above it descend, none is left out."""
     band = chain_of(30, set(), {4, 5, 7, 9, 12, 13, 14, 18}, set()).bands[1]
@@ -75,6 +89,15 @@ def test_windows_cost_what_lies_outside_them(
     assert found is not None and found[0] == cost
     outside = [size * sum(not low <= x < high for x in live) for (size, _, live), (low, high) in zip(bands, found[1], strict=True)]
     assert sum(outside) == cost
+    assert all(place == (0, 0) for place, (_, need, _) in zip(found[1], bands, strict=True) if not need)
+
+
+def test_a_band_follows_into_bytes_that_its_neighbour_vacates_inside_itself() -> None:
+    """A float that goes down where the band below closed a hole waits for it: two waves, though that band kept inside its span."""
+    state = chain_of(12, {1, 2, 4}, {5, 6}, {7, 8, 9, 10, 11})
+    answer = allocate(state, (0, 0, 1))
+    assert not isinstance(answer, Refusal) and verify(answer.state) == []
+    assert [wave.tolist() for wave in answer.plan.waves] == [[[0, 4, 3]], [[1, 6, 4]]]
 
 
 @pytest.mark.parametrize("live", [{0}, {0, 1}, {0, 2}, {0, 1, 3}])
@@ -100,8 +123,16 @@ def test_claims_that_do_not_fit_have_no_windows() -> None:
     fixed = Claim(1, 1, 5, 6)
     for need, fit in ((4, True), (5, False)):
         assert (cheapest_windows([(Claim(1, need), nobody), (fixed, nobody)], 1, 9) is not None) == fit
+    with pytest.raises(PromiseBroken):
+        relief_windows(chain_of(12, {1}, {2}, {11}), (0, 0, 12))
     for need, fit in ((3, True), (4, False)):
         assert (cheapest_windows([(fixed, nobody), (Claim(1, need), nobody)], 1, 9) is not None) == fit
+
+
+def test_a_float_is_centred_in_what_is_free_before_and_after() -> None:
+    """The bytes that the band below gives up in the same compaction are not counted yet, so that all moves are one wave."""
+    answer = compact(chain_of(80, {1, 2, 20}, {22}, {79}))
+    assert [wave.tolist() for wave in answer.plan.waves] == [[[0, 20, 3], [1, 22, 21 + (79 - 21 - 1) // 2]]]
 
 
 def test_an_undone_step_unbinds_what_it_bound() -> None:
@@ -124,11 +155,12 @@ def _stacked(index: int) -> Callable[[Band], Band]:
     ("claim", "change"),
     [
         ("IDS-1", _stacked(7)), ("IDS-1", _stacked(9)), ("IDS-1", _stacked(-2)), ("IDS-1", _stacked(0)), ("IDS-1", _stacked(1)),
+        ("PAGE-1", lambda band: evolve(band, page_of=band.page_of.write(np.array([4]), np.array([len(band.frame_of)])))),
         ("LIVE-1", lambda band: evolve(band, page_of=band.page_of.write(np.array([4]), np.array([0])))),
     ],
 )  # fmt: skip
 def test_one_wrong_cell_is_named(claim: str, change: Callable[[Band], Band]) -> None:
-    """Six pages, two of them free again: an id that was never handed out, bound, or no id in the stack, and a mark of page 0."""
+    """Of six pages two are free again: a stack with an id never handed out, bound, or no id; marks of page 0 and past the last."""
     taken = allocate(initial(layout_of((4,), 4 * 20)), (6,))
     assert not isinstance(taken, Refusal)
     state = release(taken.state, [2, 3]).state

@@ -7,6 +7,7 @@ import pytest
 from core_pure.errors import LayoutError
 from core_pure.geometry import (
     BandGeometry,
+    CrossAttention,
     FullAttention,
     LatentAttention,
     Layer,
@@ -59,6 +60,14 @@ def test_a_page_of_no_whole_number_of_slots_is_refused(slots: object) -> None:
         BandGeometry("full", "full", None, slots, layers)  # type: ignore[arg-type]
     with pytest.raises(LayoutError, match="expected an integer >= 1"):
         group_bands([Layer(0, RecurrentState((StateTensor("conv", (4,), "float32"),)))], slots)  # type: ignore[arg-type]
+
+
+def test_encoder_tokens_are_counted_from_one() -> None:
+    """One encoder token is a cache of one slot; none, or half of one, is refused."""
+    assert BandGeometry("cross", "cross", None, 1, (Layer(0, CrossAttention(1, 16, 16, "float16", 1)),)).slots_fixed == 1
+    for tokens in (0, -1, 0.5):
+        with pytest.raises(LayoutError, match="encoder tokens"):
+            rows_of(Layer(0, CrossAttention(1, 16, 16, "float16", tokens)))  # type: ignore[arg-type]
 
 
 def test_a_state_band_has_one_state_per_page() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from attrs import evolve
 
 import core_pure.admission as admission
 from core_pure.admission import Advice, eviction_advice, largest_concurrency, max_request_tokens
@@ -12,7 +13,7 @@ from core_pure.advance import allocate
 from core_pure.chain import NOWHERE, Claim, ceilings, refused_at, room, windows
 from core_pure.checkpoints import Retention
 from core_pure.errors import DemandError, LayoutError
-from core_pure.fits import Fit, Refusal, after, fits
+from core_pure.fits import NOW, RELIEF, Fit, Refusal, after, fits, frames_kept, over_maximum
 from core_pure.geometry import BandGeometry, Layer, RecurrentState, StateTensor
 from core_pure.layout import BandSpec, Layout, build_layout, floor_demand, order_chain
 from core_pure.state import initial
@@ -71,7 +72,7 @@ def test_maxima_hold_when_every_band_has_one() -> None:
     for most in ((None, None), (2, None), (None, 2), (2, 2)):
         specs = tuple(BandSpec(name, 16, pages_max=n) for name, n in zip("ab", most, strict=True))
         state = initial(Layout(specs, 1024, 1024))
-        assert state.layout.has_maxima == (most != (None, None))
+        assert state.layout.has_maxima == (most != (None, None)) and over_maximum(state, (0, 0)) == -1
         for at, n in enumerate(most):
             said = fits(state, tuple(3 if i == at else 0 for i in range(2)))
             assert isinstance(said, Fit) == (n is None)
@@ -94,6 +95,32 @@ def test_the_boot_floor_charges_one_request() -> None:
         BandSpec("x", 16, slots_per_page=4, retention="cross", pages_fixed=7),
     )  # fmt: skip
     assert floor_demand(chain, 100, 8) == (3, 4, 5, 1, 7) and floor_demand(chain, 10, 8) == (3, 4, 4, 1, 7)
+
+
+def test_where_nothing_fits_nothing_is_obtainable() -> None:
+    """A state whose bands do not fit below a new top: every figure of the refusal is 0 or what is held, never less."""
+    held = allocate(initial(Layout((BandSpec("a", 16), BandSpec("b", 16)), 1024, 1024)), (20, 20))
+    assert not isinstance(held, Refusal)
+    assert [frames_kept(band, mode) for band in held.state.bands for mode in (NOW, RELIEF, after(0))] == [20] * 6
+    small = evolve(held.state, layout=evolve(held.state.layout, total_bytes=256))
+    said = fits(small, (0, 1))
+    assert isinstance(said, Refusal)
+    for row in said.bands:
+        assert (row.now, row.after_relief, row.after_fence, row.after_eviction, row.joint) == (0, 0, 0, 15, 0)
+        assert row.bytes_held == 320
+
+
+def test_a_window_holds_one_page_more_than_its_step_touches() -> None:
+    """A request's peak in a window of 4 grows with its chunk, which counts as one token at least."""
+    spec = BandSpec("w", 16, retention="window", window=4)
+    assert [spec.pages_peak(100, chunk) for chunk in (0, 1, 2, 5)] == [5, 5, 6, 9] and spec.pages_peak(3, 5) == 3
+
+
+def test_a_minimum_may_equal_the_maximum() -> None:
+    """Such a band has exactly that many pages; a maximum below the minimum is refused."""
+    assert build_layout([BandSpec("a", 16, pages_min=3, pages_max=3)], 4096).bands[0].pages_max == 3
+    with pytest.raises(LayoutError, match="contradict"):
+        build_layout([BandSpec("a", 16, pages_min=3, pages_max=2)], 4096)
 
 
 def test_pages_are_zeroed_unless_told_otherwise() -> None:

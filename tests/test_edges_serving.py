@@ -4,12 +4,31 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from attrs import evolve
+from numpy.typing import NDArray
 
 from core_pure.door import Door
-from core_pure.errors import LeaseError
+from core_pure.errors import CorruptState, LeaseError, LeaseStale
 from core_pure.fits import Refusal
-from core_pure.layout import BandSpec, build_layout
+from core_pure.layout import BandSpec, Layout, build_layout
+from core_pure.leases import FIRST_BAND, Leases, empty_leases, open_leases, pages_of, slots_of, split
+from core_pure.plan import Plan
+from core_pure.state import ArenaState, initial
+from core_pure.step import fork, step, trim
 from tests.test_door import Projecting
+
+
+class Plans:
+    """A door's observer that keeps what was committed."""
+
+    def __init__(self) -> None:
+        self.seen: list[Plan] = []
+
+    def committed(self, plan: Plan) -> None:
+        self.seen.append(plan)
+
+    def refused(self, refusal: Refusal) -> None:
+        raise AssertionError(f"nothing is refused here: {refusal}")
 
 
 def test_a_trim_says_what_it_did() -> None:
@@ -37,3 +56,92 @@ def test_nothing_is_evicted_where_nothing_need_be_or_can_be() -> None:
     door = Projecting(4096 * 6)
     assert door.evict_to_free((1, 1, 1), None) == 0 and door.evict_to_free((999, 0, 0), None) == 0
     assert door.check_decode((1, 1, 1)) and not door.check_decode((999, 0, 0))
+
+
+def test_a_door_is_not_strict_unless_told() -> None:
+    """What is wrong with its value is reported; only a strict door raises."""
+    for options in ({}, {"strict": False}, {"strict": True}):
+        door = Projecting(4096 * 6, **options)
+        broken = evolve(door.state.bands[0], live=3)
+        door._value = evolve(door.value, state=door.state.with_bands([broken, *door.state.bands[1:]]))
+        if options.get("strict"):
+            with pytest.raises(CorruptState, match="LIVE-1"):
+                door.verify()
+        else:
+            assert {found.claim for found in door.verify()} >= {"LIVE-1"}
+
+
+def test_no_handle_is_given_out_again_after_a_clear() -> None:
+    """Leases opened behind a clear have other handles than all before it, which are stale."""
+    door = Projecting(4096 * 6)
+    for _ in range(3):
+        before = np.concatenate([door.open(1) for _ in range(3)])
+        door.clear()
+        after = door.open(6)
+        assert set(before.tolist()).isdisjoint(after.tolist())
+        for handle in before.tolist():
+            with pytest.raises(LeaseStale):
+                door.pages(handle)
+
+
+def test_a_door_compacts_beside_its_reader() -> None:
+    """Pages named as being written stay and nothing waits; without names the plan waits for the reader."""
+    for written in (True, False):
+        door = Projecting(4096 * 6)
+        leases = door.open(4)
+        assert not isinstance(door.step(leases, np.array([16, 16, 16, 16])), Refusal)
+        assert not isinstance(door.step(leases[1:], np.array([1, 1, 1]), leases[:1]), Refusal)
+        fence = door.launch()
+        held = np.concatenate([page for handle in leases[1:] for page in door.pages(int(handle))]).astype(np.int64)
+        before, plans = door.state.frames_of(held), Plans()
+        door.observers = (plans,)
+        moved = door.compact(reader=fence, written=held if written else None)
+        assert (moved == 0) == written == bool((door.state.frames_of(held) == before).all())
+        assert [plan.wait for plan in plans.seen] == [None if written else fence]
+
+
+def one_lease(spec: BandSpec, tokens: int, step_tokens: int) -> tuple[ArenaState, Leases, NDArray[np.int64]]:
+    """A lease of so many tokens, filled some at a time, in an arena of this band alone."""
+    layout = Layout((spec,), 1 << 16, 1 << 16)
+    state, (leases, handles) = initial(layout), open_leases(empty_leases(layout, sequences=3, context=64), 1)
+    for _ in range(tokens // step_tokens):
+        made = step(state, leases, handles, [step_tokens])
+        assert not isinstance(made, Refusal)
+        state, leases = made.state, made.leases
+    return state, leases, handles
+
+
+@pytest.mark.parametrize("retention", ["window", "chunked"])
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_a_trim_needs_what_the_next_token_would_see(retention: str, slots: int) -> None:
+    """Tokens go back to any length whose visible tokens are all held still, or to none; to no other."""
+    for window, size in ((1, 1), (4, 1), (5, 2), (3, 6)):
+        spec = BandSpec("w", 16, slots_per_page=slots, retention=retention, window=window)
+        state, leases, handles = one_lease(spec, 18, size)
+        _, facts = slots_of(leases, handles)
+        first = int(facts[0, FIRST_BAND]) * slots
+        for left in range(19):
+            seen = left // window * window if retention == "chunked" else max(0, left - window + 1)
+            if left == 0 or seen >= first:
+                kept = trim(state, leases, handles, [left])
+                held = pages_of(kept.leases, int(handles[0]))[0]
+                assert len(held) == (-(-left // slots) - first // slots if left else 0)
+            else:
+                with pytest.raises(LeaseError, match="slid out"):
+                    trim(state, leases, handles, [left])
+
+
+def test_a_part_without_its_states_is_not_served() -> None:
+    """Cut at one token of two: the head, of one token, gets not one more, and no fork; the tail, with the states, does."""
+    layout = Layout((BandSpec("s", 64, retention="state"), BandSpec("a", 16)), 1 << 16, 1 << 16)
+    state, (leases, handles) = initial(layout), open_leases(empty_leases(layout, sequences=3, context=64), 2)
+    made = step(state, leases, handles[:1], [2])
+    assert not isinstance(made, Refusal)
+    parts, _ = split(made.leases, int(handles[0]), int(handles[1]), 1)
+    for wrong in (lambda: step(made.state, parts, handles[:1], [1]), lambda: fork(made.state, parts, int(handles[0]))):
+        with pytest.raises(LeaseError, match="lacks what token 1 would see"):
+            wrong()
+    for handle, tokens in ((0, 0), (1, 0)):
+        assert not isinstance(step(made.state, parts, handles[handle : handle + 1], [tokens]), Refusal)
+    with pytest.raises(LeaseError, match="lacks what token 2 would see"):
+        step(made.state, parts, handles[1:], [1])

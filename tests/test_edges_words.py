@@ -37,6 +37,15 @@ def test_words_that_no_plan_gives_are_refused(counts: tuple[int, ...]) -> None:
         decode(words_of(*counts))
 
 
+def test_words_are_read_wherever_they_lie() -> None:
+    """A list, wider ints, a column or every second cell of an array: the same plan."""
+    plan = Plan((np.array([[0, 5, 6]], np.int32),), rows=np.array([[1, 6]], np.int32), wait=2**40)
+    words = encode(plan)
+    for other in (words.tolist(), words.astype(np.int64), words[:, None], np.repeat(words, 2)[::2]):
+        assert decode(other) == plan
+    assert plan != words.tolist()
+
+
 def test_plans_that_differ_in_one_number_are_different() -> None:
     """Of all parts of a plan, one other number, one row more or another wait makes it unequal; a copy is equal."""
     moves, rows = np.array([[0, 5, 6]], np.int32), np.array([[1, 6]], np.int32)
