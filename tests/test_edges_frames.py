@@ -62,6 +62,15 @@ def test_seats_are_the_free_frames_of_the_window() -> None:
                     assert inside == sorted(inside, reverse=True)
 
 
+def test_an_empty_band_has_the_seats_of_its_window() -> None:
+    """As many as asked for or as the window has, and the span they would give it."""
+    for band, order in zip(chain_of(30, set(), set(), set()).bands, (1, 1, -1), strict=True):
+        for low, high, count in itertools.product(range(1, 5), range(5, 9), range(1, 12)):
+            got = seats(band, (low, high), count)
+            assert got.frames.tolist() == list(range(low, high))[::order][:count] and got.own == 0
+            assert (got.low, got.high) == (min(got.frames), max(got.frames) + 1)
+
+
 def test_displaced_frames_are_all_those_outside() -> None:
     """Those below the window ascend, those above it descend, none is left out."""
     band = chain_of(30, set(), {4, 5, 7, 9, 12, 13, 14, 18}, set()).bands[1]
@@ -100,7 +109,7 @@ def test_a_band_follows_into_bytes_that_its_neighbour_vacates_inside_itself() ->
     assert [wave.tolist() for wave in answer.plan.waves] == [[[0, 4, 3]], [[1, 6, 4]]]
 
 
-@pytest.mark.parametrize("live", [{0}, {0, 1}, {0, 2}, {0, 1, 3}])
+@pytest.mark.parametrize("live", [{0}, {0, 1}, {0, 3}, {0, 1, 5}])
 def test_a_float_is_centred_or_closed_by_exactly_these_rules(live: set[int]) -> None:
     """Under 1/8 of the gaps beside it, and one gap under 1/4 of the other: to the middle. Else holes go to the smaller gap."""
     span = max(live) + 1
@@ -127,6 +136,16 @@ def test_claims_that_do_not_fit_have_no_windows() -> None:
         relief_windows(chain_of(12, {1}, {2}, {11}), (0, 0, 12))
     for need, fit in ((3, True), (4, False)):
         assert (cheapest_windows([(fixed, nobody), (Claim(1, need), nobody)], 1, 9) is not None) == fit
+
+
+@pytest.mark.parametrize("beyond", [1, 2, 5])
+def test_an_end_packs_up_to_its_last_pin(beyond: int) -> None:
+    """Only the frames beyond the outermost pinned one go, to the edge of the arena; without a pin, all holes go."""
+    low, high = BruteBand(4, frozenset({1, 8, 8 + beyond})), BruteBand(4, frozenset({39, 32, 32 - beyond}))
+    for pins, edges in (({8}, (9, 37)), ({32}, (4, 32)), ({8, 32}, (9, 32)), (set(), (4, 37))):
+        held = [evolve(band, pinned=band.live & pins) for band in (low, high)]
+        state = compact(build(BruteChain((held[0], BruteBand(4), held[1]), 160, 4))).state
+        assert (state.bands[0].high, state.bands[2].low) == edges
 
 
 def test_a_float_is_centred_in_what_is_free_before_and_after() -> None:

@@ -129,6 +129,8 @@ def test_pages_are_zeroed_unless_told_otherwise() -> None:
     got = allocate(initial(layout), (2, 3))
     assert not isinstance(got, Refusal)
     assert got.plan.fills.tolist() == [[0, int(frame), 0] for frame in got.state.frames_of(got.pages[0])]
+    bare = allocate(initial(layout), (0, 3))
+    assert not isinstance(bare, Refusal) and len(bare.plan.fills) == 0 and len(bare.plan.rows) == 3
 
 
 def test_the_order_of_a_chain() -> None:

@@ -58,6 +58,15 @@ def test_nothing_is_evicted_where_nothing_need_be_or_can_be() -> None:
     assert door.check_decode((1, 1, 1)) and not door.check_decode((999, 0, 0))
 
 
+def test_a_budget_takes_what_fits_and_reserves_nothing_unasked() -> None:
+    """The longest request that fits alone is admitted, one token more is not; reserved tokens count like those now."""
+    door = Door(build_layout([BandSpec("a", 256)], 1 << 13), sequences=2, context=99, chunk=8)
+    most = door.max_request_tokens()
+    assert most == (1 << 13) // 256 - 1
+    for tokens, fits in ((most, True), (most + 1, False)):
+        assert door.admission().admit(tokens) == door.admission().admit(tokens - 3, 3) == fits
+
+
 def test_a_door_is_not_strict_unless_told() -> None:
     """What is wrong with its value is reported; only a strict door raises."""
     for options in ({}, {"strict": False}, {"strict": True}):

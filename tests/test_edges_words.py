@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from core_pure.errors import RecordingError
-from core_pure.plan import HEADER_WORDS, NO_MOVES, NO_ROWS, NOTHING, PLAN_VERSION, Plan, decode, encode
+from core_pure.plan import HEADER_WORDS, NO_MOVES, NO_ROWS, NOTHING, PLAN_VERSION, Plan, decode, encode, stack
 
 
 def words_of(waves: int, moves: int, copies: int, fills: int, rows: int, *rest: int) -> np.ndarray:
@@ -35,6 +35,13 @@ def test_words_that_no_plan_gives_are_refused(counts: tuple[int, ...]) -> None:
     """A negative count, even where the total adds up, and a wave without moves: RecordingError."""
     with pytest.raises(RecordingError, match="contradicts its header"):
         decode(words_of(*counts))
+
+
+def test_stacked_rows_are_all_rows() -> None:
+    """Of no rows the empty block itself, of one block that block, of more their rows in order."""
+    one, two = np.array([[0, 5, 6]], np.int32), np.array([[1, 7, 8], [1, 9, 4]], np.int32)
+    assert stack([], NO_MOVES) is stack([NO_MOVES], NO_MOVES) is NO_MOVES and stack([NO_MOVES, one], NO_MOVES) is one
+    assert stack([one, NO_MOVES, two], NO_MOVES).tolist() == [*one.tolist(), *two.tolist()]
 
 
 def test_words_are_read_wherever_they_lie() -> None:
