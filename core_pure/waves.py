@@ -33,9 +33,9 @@ def _levels(moves: Sequence[Moves]) -> list[int]:
         waited: list[int] = []  # bands already done in this direction
         for at in order:
             band, targets = moves[at].band, moves[at].targets
-            beyond = targets[targets >= band.high] if upward else targets[targets < band.low]
-            if len(beyond):
-                size = band.spec.frame_bytes
+            outside = targets >= band.high if upward else targets < band.low
+            if outside.any():
+                beyond, size = targets[outside], band.spec.frame_bytes
                 low, high = int(beyond.min()) * size, (int(beyond.max()) + 1) * size
                 blockers = [j for j in waited if len(moves[j].sources) and _overlaps(moves[j].band, low, high)]
                 levels[at] = 1 + max((levels[j] for j in blockers), default=0)

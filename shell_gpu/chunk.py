@@ -7,10 +7,10 @@ how much there is to do on the device. Word positions below are the format; kern
 Header words: version, words used, waves, then (offset, count) pairs for the segments of three waves, the fill
 segments, the table rows, the lease-table writes and the batch rows; then the tokens of this step and the end of the
 stale write slots. Segment (4 words): offset of its rows, number of rows, 16-byte units per frame, and the longest run
-(waves) or pattern (fills). Wave row (3 words): run length in frames, source frame, target frame. Fill row (1 word):
-frame. Table row (2 words): page, frame or -1. Lease write (2 words): flat index, page. Batch row (5 words): lease row
-or -1, tokens before, new tokens, first write slot, tokens that the same batch row held last time (its stale tail is
-zeroed up to there).
+(waves) or pattern (fills). Wave row (3 words): run length in frames (not read where the segment's longest run is 1),
+source frame, target frame. Fill row (1 word): frame. Table row (2 words): page, frame or -1. Lease write (2 words):
+flat index, page. Batch row (5 words): lease row or -1, tokens before, new tokens, first write slot, tokens that the
+same batch row held last time (its stale tail is zeroed up to there).
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from struct import Struct
 
 import numpy as np
 from attrs import define, frozen
+from numpy.typing import NDArray
 
 from core_pure.errors import RecordingError
 from core_pure.plan import HEADER_WORDS as PLAN_HEADER_WORDS
@@ -23,6 +24,11 @@ MERGE_ROWS_MIN = 64
 """Waves shorter than this are not searched for runs: the search costs more than the launch gains."""
 MERGE_GAIN = 4
 """Runs are used when they shorten the wave at least this much; mixed lengths would leave programs idle."""
+SAMPLE_ROWS = 4096
+"""Of a much longer wave, so many rows tell whether it is searched for runs at all."""
+MOVE = np.dtype([("band", np.int32), ("frames", np.int64)])
+"""A wave row with source and target read as one number: neighbours differ by BOTH_ONE_ON."""
+BOTH_ONE_ON = (1 << 32) + 1
 RUN_BYTES = 1 << 18
 """Longest run that one row names, so that rows of one segment cost alike."""
 
@@ -198,27 +204,20 @@ def _pack_wave(wave: Rows, units: tuple[int, ...], out: Rows, at: int) -> tuple[
         band = int(wave[start, 0])
         rows, longest = _runs(wave[start:end], max(1, RUN_BYTES // (units[band] * chunk.UNIT_BYTES)))
         out[at : at + rows.size] = rows.reshape(-1)
-        if longest == 1:
-            out[at : at + rows.size : 3] = 1
         segments.append((at, len(rows), units[band], longest))
         at += rows.size
     return segments, at
 
 
 def _runs(wave: Rows, longest: int) -> tuple[Rows, int]:
-    """Rows (run, source, target) of one band, and the longest run; the rows themselves, with run 1, where merging is
-    no gain.
-    """
+    """Rows (run, source, target) of one band, and the longest run; the rows as they are, and 1, where merging is no gain."""
     count = len(wave)
     if count < MERGE_ROWS_MIN or longest == 1:
         return wave, 1
-    sources, targets = (np.ascontiguousarray(wave[:, column]) for column in (1, 2))
-    from_step, to_step = sources[1:] - sources[:-1], targets[1:] - targets[:-1]
-    rising, falling = (from_step == 1) & (to_step == 1), (from_step == -1) & (to_step == -1)
-    if np.count_nonzero(falling) > np.count_nonzero(rising):
-        wave, rising = wave[::-1], falling[::-1]
-    starts = np.concatenate(([0], (~rising).nonzero()[0] + 1))
-    if len(starts) * MERGE_GAIN > count:
+    if count > 2 * SAMPLE_ROWS and not _pays(_run_starts(wave[:SAMPLE_ROWS])[1], SAMPLE_ROWS):
+        return wave, 1
+    wave, starts = _run_starts(wave)
+    if not _pays(starts, count):
         return wave, 1
     lengths = np.diff(np.append(starts, count))
     pieces = -(-lengths // longest)
@@ -227,6 +226,20 @@ def _runs(wave: Rows, longest: int) -> tuple[Rows, int]:
     rows = wave[first]
     rows[:, 0] = np.minimum(np.repeat(lengths, pieces) - place * longest, longest)
     return rows, int(rows[:, 0].max())
+
+
+def _run_starts(wave: Rows) -> tuple[Rows, NDArray[np.intp]]:
+    """The rows, turned round where their frames fall rather than rise, and where among them a run of neighbours starts."""
+    frames = np.ascontiguousarray(wave).view(MOVE)["frames"].reshape(-1).copy()
+    steps = frames[1:] - frames[:-1]
+    rising, falling = steps == BOTH_ONE_ON, steps == -BOTH_ONE_ON
+    if np.count_nonzero(falling) > np.count_nonzero(rising):
+        wave, rising = wave[::-1], falling[::-1]
+    return wave, np.concatenate(([0], (~rising).nonzero()[0] + 1))
+
+
+def _pays(starts: NDArray[np.intp], rows: int) -> bool:
+    return len(starts) * MERGE_GAIN <= rows
 
 
 def _pack_fills(fills: Rows, units: tuple[int, ...], out: Rows, at: int) -> tuple[list[tuple[int, int, int, int]], int]:

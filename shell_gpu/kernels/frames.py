@@ -36,7 +36,7 @@ def move_wave(arena, staging, at_wave, TILE: tl.constexpr, LOAD: tl.constexpr, S
         while step < tiles * count:
             row = step // tiles
             at = staging + rows + row * WAVE_ROW_WORDS
-            length = tl.load(at).to(tl.int64) * units * 2
+            length = tl.where(run == 1, 1, tl.load(at)).to(tl.int64) * units * 2
             source = tl.load(at + 1).to(tl.int64) * units * 2
             target = tl.load(at + 2).to(tl.int64) * units * 2
             offsets = (step - row * tiles).to(tl.int64) * TILE + lanes

@@ -23,10 +23,11 @@ def _segments(staging: Tensor, at: int) -> list[tuple[int, int, int, int]]:
 
 def move_wave(arena: Tensor, staging: Tensor, at_wave: int) -> None:
     """Copy the frames of one wave. Shapes: arena int64[words]; staging int32[chunk]."""
-    for rows, count, units, _ in _segments(staging, at_wave):
+    for rows, count, units, longest in _segments(staging, at_wave):
         block = staging[rows : rows + count * chunk.WAVE_ROW_WORDS].view(count, chunk.WAVE_ROW_WORDS)
         words = units * 2
         for run, source, target in block.tolist():
+            run = 1 if longest == 1 else run
             held = arena[source * words : (source + run) * words].clone()
             arena[target * words : (target + run) * words] = held
 
