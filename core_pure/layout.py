@@ -237,7 +237,8 @@ def build_layout(bands: Iterable[BandSpec], total_bytes: int) -> Layout:
     floor = smallest_total(chain, tuple(max(1, band.pages_min) for band in chain))
     if total < floor:
         raise LayoutError(
-            f"arena of {total} bytes cannot hold the sink ({layout.sink_bytes}) and, together, the least pages of every band: "
+            f"arena of {index(total_bytes)} bytes cannot hold the sink ({layout.sink_bytes}) and, together, the least pages of "
+            + "every band: "
             + ", ".join(f"{b.name} = {max(1, b.pages_min) * b.frame_bytes}" for b in chain)
             + f"; needs {floor} bytes: give more memory or smaller pages"
             + (", or lower pages_min" if any(b.pages_min for b in chain) else "")

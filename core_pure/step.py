@@ -84,11 +84,11 @@ def _positions(spec: BandSpec, band: int, facts: Counts, after: Counts, committe
     more = np.maximum(pages - end, 0)
     if spec.window is None:
         return _Pages(begin, end, begin, more)
-    visible = _first_visible(spec, committed)
+    visible = first_visible(spec, committed)
     return _Pages(begin, end, np.minimum(np.maximum(begin, visible // spec.slots_per_page), end), more)
 
 
-def _first_visible(spec: BandSpec, tokens: Counts) -> Counts:
+def first_visible(spec: BandSpec, tokens: Counts) -> Counts:
     """``BandSpec.first_visible`` of many lengths at once."""
     if spec.window is None:
         return np.zeros_like(tokens)
@@ -102,7 +102,7 @@ def _check_whole(leases: Leases, facts: Counts, new: Counts) -> None:
     before = facts[:, TOKENS]
     for band, spec in enumerate(leases.layout.bands):
         begin, end = facts[:, FIRST_BAND + 2 * band], facts[:, FIRST_BAND + 2 * band + 1]
-        lacks = begin * spec.slots_per_page > _first_visible(spec, before) if spec.grows else begin == end
+        lacks = begin * spec.slots_per_page > first_visible(spec, before) if spec.grows else begin == end
         lacks &= (before > 0) & (new > 0)
         if lacks.any():
             raise LeaseError(
@@ -327,7 +327,7 @@ def trim(
     for band, spec in enumerate(leases.layout.bands):
         begin, end = facts[:, FIRST_BAND + 2 * band], facts[:, FIRST_BAND + 2 * band + 1]
         keep = np.minimum(end, -(-left // spec.slots_per_page)) if spec.grows else end
-        if spec.slides and ((left > 0) & (begin * spec.slots_per_page > _first_visible(spec, left))).any():
+        if spec.slides and ((left > 0) & (begin * spec.slots_per_page > first_visible(spec, left))).any():
             raise LeaseError(f"{spec.name}: the window before token {left.tolist()[:4]} has slid out; recompute instead")
         if spec.grows and ((left > 0) & (keep < begin)).any():
             raise LeaseError(f"{spec.name}: the pages before token {left.tolist()[:4]} belong to another lease")

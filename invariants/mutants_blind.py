@@ -311,7 +311,7 @@ HOLDING: tuple[Mutant, ...] = (
     ),
     Mutant(
         "window-one-short",
-        "step:_first_visible",
+        "step:first_visible",
         "The window is taken to be one token shorter, so a page goes while its last token can still be seen.",
         ("LEASE-1",),
         ("tokens - spec.window + 1", "tokens - spec.window + 2"),
@@ -321,7 +321,7 @@ HOLDING: tuple[Mutant, ...] = (
         "step:_positions",
         "A step that crosses the end of a chunk frees that chunk before its own tokens have read it.",
         ("LEASE-1",),
-        ("_first_visible(spec, committed)", "_first_visible(spec, after)"),
+        ("first_visible(spec, committed)", "first_visible(spec, after)"),
     ),
 )
 

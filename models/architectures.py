@@ -13,7 +13,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from core_pure.errors import ConfigError
-from core_pure.geometry import BandGeometry, Layer, LayerKind, RecurrentState, floor_arena, group_bands
+from core_pure.geometry import BandGeometry, Layer, LayerKind, RecurrentState, group_bands
 from core_pure.layout import BandSpec, Layout, build_layout, order_chain, smallest_total
 from models.choices import Choices, Context, Convention, context_of
 from models.config_fields import CONTEXT_MAX, LAYERS_MAX, Fields, parse_bytes, text_fields
@@ -231,7 +231,7 @@ def layout_for(
     if not bands:
         raise ConfigError("no layer of this rank caches anything, so there is nothing to lay out")
     specs = specs_of(bands, tracking=tracking, draft_slots=draft_slots, pages_max=pages_max)
-    return build_layout(specs, floor_arena(parse_bytes(memory_bytes)))
+    return build_layout(specs, parse_bytes(memory_bytes))
 
 
 def layout_for_pages(

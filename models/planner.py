@@ -15,7 +15,7 @@ from attrs import evolve, frozen
 
 from core_pure.errors import ConfigError, LayoutError
 from core_pure.fits import Refusal
-from core_pure.geometry import BandGeometry, floor_arena
+from core_pure.geometry import BandGeometry
 from core_pure.layout import BandSpec, Demand, Layout, boot_floor, build_layout, check_boot, floor_demand
 from models.architectures import Described, ModelConfig, bands_of, load_config, specs_of
 from models.arena_counts import ArenaCounts, LcmPages
@@ -161,7 +161,7 @@ def plan_fit(
         if not bands:
             continue  # a stage of layers that cache nothing never binds
         specs = specs_of(bands, tracking=tracking, draft_slots=draft_slots)
-        stage = _Stage(model, wanted, budget, bands, build_layout(specs, floor_arena(budget)), chunk, 1 + tracking + draft_slots)
+        stage = _Stage(model, wanted, budget, bands, build_layout(specs, budget), chunk, 1 + tracking + draft_slots)
         plan = stage.plan(rank, pp, choices.get("tp", 1), max_batch, lengths)
         if best is None or (plan.concurrency, plan.max_request_tokens) < (best.concurrency, best.max_request_tokens):
             best, chosen = plan, stage

@@ -6,6 +6,7 @@ as in the arena, so a difference between policies comes from memory alone.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
@@ -16,6 +17,7 @@ from core_pure.errors import ConfigError, DemandError, LayoutError, LeaseStale
 from core_pure.fits import RELIEF, BandRefusal, Fit, Refusal
 from core_pure.layout import BandSpec, Demand, Layout
 from core_pure.report import BandReport, Report
+from core_pure.step import first_visible
 from core_pure.verify import Violation
 from models.loop import NO_INTS, Ints
 from models.padded import PaddedPage
@@ -28,7 +30,7 @@ SLOTS_MAX = 1 << SLOT_BITS
 EMPTY_SLOT = -1
 
 
-class CountingPool:
+class CountingPool(ABC):
     """Counts pages per lease and band. Subclasses say what fits.
 
     Args: specs: the bands. total_bytes: everything, sinks and tails included. chunk: most tokens of one request in one
@@ -113,13 +115,13 @@ class CountingPool:
 
     # --- capacity -------------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def _has_room(self, pages: Demand) -> bool:
         """Whether so many pages per band can be held at once, in all."""
-        raise AssertionError("a subclass says what fits")
 
+    @abstractmethod
     def _obtainable(self, at: int) -> int:
         """Pages that band ``at`` alone could still take."""
-        raise AssertionError("a subclass says what fits")
 
     def fits(self, demand: Mapping[str, int] | Sequence[int]) -> Fit | Refusal:
         """Whether so many more pages per band fit, and if not, why."""
@@ -318,13 +320,7 @@ def pages_while(spec: BandSpec, before: Ints, after: Ints) -> Ints:
     """Pages a lease of ``after`` tokens holds in this band once everything that no token after ``before`` sees has slid."""
     if not spec.grows:
         return np.where(after > 0, spec.pages_fixed, 0)
-    if spec.retention == "window":
-        first = np.maximum(0, before - (spec.window or 1) + 1)
-    elif spec.retention == "chunked":
-        first = before // (spec.window or 1) * (spec.window or 1)
-    else:
-        first = np.zeros_like(before)
-    pages: Ints = -(-after // spec.slots_per_page) - first // spec.slots_per_page
+    pages: Ints = -(-after // spec.slots_per_page) - first_visible(spec, before) // spec.slots_per_page
     return pages
 
 

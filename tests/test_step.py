@@ -358,3 +358,17 @@ def test_bad_demands_never_reach_a_step() -> None:
     with pytest.raises((LeaseError, DemandError)):
         steps.step(served.state, served.leases, [handle], [2**62])
     served.step({handle: 1})
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        BandSpec("full", 64, 4),
+        *(BandSpec("w", 64, 4, "window", window) for window in (1, 4, 7)),
+        *(BandSpec("c", 64, 4, "chunked", chunk) for chunk in (1, 4, 7)),
+    ],
+)
+def test_windows_slide_alike_for_one_length_and_for_many(spec: BandSpec) -> None:
+    """The first visible token of an array of lengths is that of each length alone."""
+    lengths = np.arange(30)
+    assert steps.first_visible(spec, lengths).tolist() == [spec.first_visible(length) for length in range(30)]
