@@ -14,7 +14,7 @@ from core_pure.band import Band
 from core_pure.chain import Claim
 from core_pure.compact import compact
 from core_pure.errors import PromiseBroken
-from core_pure.fits import Refusal
+from core_pure.fits import NOW, Fit, Refusal, fits
 from core_pure.relief import cheapest_windows, displaced, relief_windows, seats
 from core_pure.rollback import undo
 from core_pure.state import ArenaState, initial
@@ -136,6 +136,20 @@ def test_claims_that_do_not_fit_have_no_windows() -> None:
         relief_windows(chain_of(12, {1}, {2}, {11}), (0, 0, 12))
     for need, fit in ((3, True), (4, False)):
         assert (cheapest_windows([(fixed, nobody), (Claim(1, need), nobody)], 1, 9) is not None) == fit
+
+
+def test_a_float_of_one_page_keeps_out_of_what_is_reserved() -> None:
+    """It is not centred into bytes that the band below or above needs for its minimum, which can be had without a move."""
+    for least, place in ((14, 20), (12, 20), (11, 12), (0, 12)):
+        bands = BruteBand(4, pages_min=least), BruteBand(4, frozenset({20})), BruteBand(4, pages_min=2)
+        answer = compact(build(BruteChain(bands, 100, 4)))
+        assert answer.state.bands[1].low == place
+        assert isinstance(fits(answer.state, (least, 0, 2), mode=NOW), Fit)
+    for least, place in ((12, 12), (13, 5)):
+        bands = BruteBand(4, pages_min=4), BruteBand(4, frozenset({5})), BruteBand(4, pages_min=least)
+        assert compact(build(BruteChain(bands, 100, 4))).state.bands[1].low == place
+    full = BruteBand(4, frozenset({1, 2}), pages_min=1), BruteBand(4, frozenset({3, 5})), BruteBand(4, frozenset({6, 7}))
+    assert compact(build(BruteChain(full, 32, 4))).state.bands[1].high == 5, "a full arena is compacted too"
 
 
 @pytest.mark.parametrize("beyond", [1, 2, 5])

@@ -12,11 +12,13 @@ from core_pure.geometry import (
     LatentAttention,
     Layer,
     RecurrentState,
+    Retention,
     StateTensor,
     check_tile,
     group_bands,
     rows_of,
 )
+from core_pure.layout import BandSpec
 
 
 @pytest.mark.parametrize(("slots", "tile", "works"), [(0, 1, "1"), (0, 16, "16"), (1, 2, "2"), (3, 2, "2 or 4"), (-1, 4, "4")])
@@ -60,6 +62,26 @@ def test_a_page_of_no_whole_number_of_slots_is_refused(slots: object) -> None:
         BandGeometry("full", "full", None, slots, layers)  # type: ignore[arg-type]
     with pytest.raises(LayoutError, match="expected an integer >= 1"):
         group_bands([Layer(0, RecurrentState((StateTensor("conv", (4,), "float32"),)))], slots)  # type: ignore[arg-type]
+
+
+def test_a_page_of_one_token_is_not_zeroed() -> None:
+    """The step that takes it writes all of it. Larger pages, states and encoder pages are zeroed, whatever their size."""
+    full = (Layer(0, FullAttention(1, 16, 16, "float16")),)
+    state = (Layer(0, RecurrentState((StateTensor("conv", (4,), "float32"),))),)
+    cross = (Layer(0, CrossAttention(1, 16, 16, "float16", 1)),)
+    cases: tuple[tuple[Retention, tuple[Layer, ...], int, bool], ...] = (
+        ("full", full, 1, False), ("full", full, 2, True), ("state", state, 1, True), ("cross", cross, 1, True),
+        ("cross", cross, 2, True),
+    )  # fmt: skip
+    for retention, layers, slots, zeroed in cases:
+        spec = BandSpec.of(BandGeometry(retention, retention, None, slots, layers))
+        assert (spec.zero_on_bind, spec.slots_per_page, spec.pages_fixed) == (zeroed, slots, 1)
+
+
+def test_encoder_layers_of_one_band_hold_the_longest() -> None:
+    """A request holds as many slots as its layer with the most encoder tokens."""
+    layers = tuple(Layer(at, CrossAttention(1, 16, 16, "float16", tokens)) for at, tokens in enumerate((3, 5, 4)))
+    assert BandGeometry("cross", "cross", None, 2, layers).slots_fixed == 5
 
 
 def test_encoder_tokens_are_counted_from_one() -> None:

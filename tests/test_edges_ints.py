@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -16,6 +17,7 @@ from core_pure.errors import DemandError, LayoutError
 from core_pure.fits import NOW, RELIEF, Fit, Refusal, after, fits, frames_kept, over_maximum
 from core_pure.geometry import BandGeometry, Layer, RecurrentState, StateTensor
 from core_pure.layout import BandSpec, Layout, build_layout, floor_demand, order_chain
+from core_pure.pins import pin
 from core_pure.state import initial
 
 IDS = 2**31 - 1
@@ -165,6 +167,21 @@ def test_of_units_of_equal_bytes_the_older_is_evicted() -> None:
         assert isinstance(said, Advice) and said.units == (0,)
 
 
+def test_pinned_pages_are_never_evictable() -> None:
+    """Of four live pages with one pinned, three can be given up: four are misuse, and no unit is advised that needs four."""
+    held = allocate(initial(Layout((BandSpec("a", 16),), 16 * 6, 16 * 6)), (4,))
+    assert not isinstance(held, Refusal)
+    state = pin(held.state, held.pages[0][:1]).state
+    for mode in (RELIEF, after(0)):
+        assert isinstance(fits(state, (4,), mode=mode, evictable=(3,)), Fit)
+        assert isinstance(fits(state, (5,), mode=mode, evictable=(3,)), Refusal)
+    with pytest.raises(DemandError, match="3 are live and not pinned"):
+        fits(state, (5,), evictable=(4,))
+    said = eviction_advice(state, (4,), [(4,)])
+    assert isinstance(said, Advice) and said.units == (0,)
+    assert isinstance(eviction_advice(state, (5,), [(4,)]), Refusal)
+
+
 def test_an_advice_is_optimal_when_its_search_was_not_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a search of n questions, a bound of n + 1 leaves the advice optimal; one of n says that it may not be."""
     state = initial(Layout((BandSpec("a", 16), BandSpec("b", 24)), 16 * 21, 16 * 21))
@@ -187,6 +204,21 @@ def test_an_advice_is_optimal_when_its_search_was_not_cut_short(monkeypatch: pyt
         said = eviction_advice(held.state, (4, 1), units)
         assert isinstance(said, Advice) and said.optimal == optimal
         assert not isinstance(fits(held.state, (4, 1), evictable=said.pages), Refusal)
+
+
+def test_an_advice_cut_short_names_no_unit_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a search, the units named let the demand fit, and without any one of them it would not."""
+    monkeypatch.setattr(admission, "SEARCH_STEPS", 0)
+    held = allocate(initial(Layout((BandSpec("a", 16), BandSpec("b", 24)), 16 * 21, 16 * 21)), (8, 5))
+    assert not isinstance(held, Refusal)
+    units = [(1, 0), (0, 1), (2, 1), (0, 2), (1, 0), (2, 1), (1, 0)]
+    for demand in itertools.product(range(8), range(4)):
+        said = eviction_advice(held.state, demand, units)
+        if isinstance(said, Advice) and said.units:
+            assert not said.optimal and not isinstance(fits(held.state, demand, evictable=said.pages), Refusal)
+            for unit in said.units:
+                fewer = tuple(n - gone for n, gone in zip(said.pages, units[unit], strict=True))
+                assert isinstance(fits(held.state, demand, evictable=fewer), Refusal)
 
 
 def test_kept_snapshots_are_the_newest_and_the_finest_multiples_that_are_few_enough() -> None:

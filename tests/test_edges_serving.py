@@ -62,7 +62,7 @@ def test_a_budget_takes_what_fits_and_reserves_nothing_unasked() -> None:
     """The longest request that fits alone is admitted, one token more is not; reserved tokens count like those now."""
     door = Door(build_layout([BandSpec("a", 256)], 1 << 13), sequences=2, context=99, chunk=8)
     most = door.max_request_tokens()
-    assert most == (1 << 13) // 256 - 1
+    assert most == (1 << 13) // 256 - 1 and door.leases.context == 99, "no draft tokens unless told"
     for tokens, fits in ((most, True), (most + 1, False)):
         assert door.admission().admit(tokens) == door.admission().admit(tokens - 3, 3) == fits
 

@@ -30,6 +30,9 @@ def climb(least: int) -> int:
     while count < least:
         count += 1
     return count
+
+
+LOWEST = larger(-2, -2)
 '''
 TINY_TEST = """
 from core_pure.chain import climb, larger
@@ -43,6 +46,7 @@ def test_climb():
 def test_of_something_else():
     assert True
 """
+"""The warm process can judge edits of ``climb``; those of ``larger``, which is called at import, and of LOWEST it cannot."""
 TINY_CONFTEST = "from hypothesis import settings\nsettings.register_profile('kvarena-ci', settings())\n"
 SCRIPT = """
 import sys
@@ -127,6 +131,7 @@ def test_planted_edits_are_killed_an_equivalent_one_survives_and_a_loop_times_ou
     status = {(row.operator, row.shown): (row.status, row.by.split("::")[-1]) for row in results.values()}
     assert status["compare-bound", "first > second -> ((first) >= (second))"] == ("survived", "")
     assert status["compare-turn", "first > second -> ((first) < (second))"] == ("killed", "test_larger")
+    assert status["constant", "2 -> 3"] == ("survived", ""), "no test asks for LOWEST"
     assert status["drop-statement", "count += 1 -> pass"][0] == "timeout"
     assert status["constant", "0 -> 1"] == ("survived", ""), "climb(4) is 4 from 1 on too: a survivor is a missing test"
     assert status["compare-bound", "count < least -> ((count) <= (least))"] == ("killed", "test_climb")
