@@ -1,7 +1,8 @@
 """The headline: host microseconds of one serving step at 64, 256 and 1,024 running requests, beside the peer in the same run.
 
 Each step: running/64 requests finish, as many of 512 prompt tokens are admitted, every request gets one token, write slots
-and read table are translated. One plan, arrays in, tables out. Checked against the core before and after it is timed.
+and read table are translated. One plan, arrays in, tables out. Checked against the core before and after it is timed. The
+floor beside both does the same work on numpy arrays in place (``inplace_step``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 
 from benchmarks import peer_sglang
 from benchmarks.gpu_common import record
+from benchmarks.inplace_step import FloorLoop
 from core_pure.geometry import FullAttention, Layer, RecurrentState, StateTensor, group_bands
 from core_pure.layout import BandSpec, Layout, build_layout
 from core_pure.step import block_table, write_slots
@@ -145,19 +147,21 @@ def peer_side(peer: peer_sglang.Peer, running: int, flush: bool) -> Timed:
     return Timed(running, prepared, loop.settle)
 
 
-def measured(page: int, running: int, flush: bool, peer: peer_sglang.Peer | None) -> tuple[Timed, Timed | None]:
-    """Both sides in alternating blocks, so that both see the same machine; the arena is checked before and after."""
-    loop = ArenaLoop(arena_of(page, running), running)
+def measured(page: int, running: int, flush: bool, peer: peer_sglang.Peer | None) -> list[Timed]:
+    """Arena, floor and, if there is one, peer in alternating blocks, so that all see the same machine; checked before and after."""
+    loop, least = ArenaLoop(arena_of(page, running), running), FloorLoop(arena_of(page, running), running, PROMPT)
     loop.check()
-    sides = [arena_side(loop, flush)] + ([peer_side(peer, running, flush)] if peer else [])
+    sides = [arena_side(loop, flush), Timed(running, lambda done: partial(least.step, np.array(done)), lambda: None)]
+    sides += [peer_side(peer, running, flush)] if peer else []
     for _ in range((STEPS + WARM) // BLOCK):
         for side in sides:
             side.block()
+    least.check()
     if not flush:  # a flush after the step has moved frames on
         loop.check()
     if loop.arena.verify():
         raise AssertionError("the arena's value is corrupt: nothing is recorded")
-    return sides[0], sides[1] if peer else None
+    return sides
 
 
 @pytest.mark.parametrize("page", (1, 16))
@@ -166,11 +170,14 @@ def test_serving_step(benchmark: Any, page: int) -> None:
     peer = peer_sglang.load(page)
     for running in RUNNING:
         for flush in (False, True):
-            ours, theirs = measured(page, running, flush, peer)
+            ours, least, *others = measured(page, running, flush, peer)
+            peers = {
+                "peer_us": round(theirs.median(), 1), "ratio": round(ours.median() / theirs.median(), 3),
+                "floor_ratio": round(least.median() / theirs.median(), 3),
+            } if (theirs := others[0] if others else None) else {"peer_us": None}  # fmt: skip
             record(
                 "serving step, host", running=running, page=page, flush=flush, arena_us=round(ours.median(), 1),
-                arena_p99_us=round(ours.high(), 1), peer_us=theirs and round(theirs.median(), 1),
-                ratio=theirs and round(ours.median() / theirs.median(), 3),
+                arena_p99_us=round(ours.high(), 1), floor_us=round(least.median(), 1), **peers,
             )  # fmt: skip
     loop = ArenaLoop(arena_of(page, RUNNING[0]), RUNNING[0])
     rounds = iter(range(10_000))
@@ -182,4 +189,4 @@ if __name__ == "__main__":  # python -m benchmarks.gpu_step PAGE RUNNING [total 
     wanted_page, wanted_running = int(sys.argv[1]), int(sys.argv[2])
     if len(sys.argv) > 3:
         peer_sglang.ARENA_BYTES = int(sys.argv[3])
-    print(measured(wanted_page, wanted_running, "--flush" in sys.argv, None)[0].median())
+    print([side.median() for side in measured(wanted_page, wanted_running, "--flush" in sys.argv, None)])
