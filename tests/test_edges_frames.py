@@ -12,7 +12,7 @@ from attrs import evolve
 from core_pure.advance import allocate, release
 from core_pure.band import Band
 from core_pure.chain import Claim
-from core_pure.compact import compact
+from core_pure.compact import _moves_into, compact
 from core_pure.errors import PromiseBroken
 from core_pure.fits import NOW, Fit, Refusal, fits
 from core_pure.relief import cheapest_windows, displaced, relief_windows, seats
@@ -124,6 +124,13 @@ def test_a_float_is_centred_or_closed_by_exactly_these_rules(live: set[int]) -> 
         else:
             wanted = [low] * (above <= below) + [low + span - len(live)] * (below <= above)
         assert band.low in wanted and band.high - band.low == len(live), (below, above)
+
+
+@pytest.mark.parametrize("target", [(6, 10), (14, 18), (5, 9), (15, 19)])
+def test_a_float_leaves_its_span_whole_or_not_at_all(target: tuple[int, int]) -> None:
+    """Four pages whose target lies beside them, touching or not: a budget for two moves none, one for four moves all."""
+    band = chain_of(30, set(), {10, 11, 12, 13}, set()).bands[1]
+    assert [len(_moves_into(band, target, 4 * frames, None).sources) for frames in (0, 2, 3, 4, 9)] == [0, 0, 0, 4, 4]
 
 
 def test_claims_that_do_not_fit_have_no_windows() -> None:

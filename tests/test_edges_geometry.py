@@ -92,6 +92,13 @@ def test_encoder_tokens_are_counted_from_one() -> None:
             rows_of(Layer(0, CrossAttention(1, 16, 16, "float16", tokens)))  # type: ignore[arg-type]
 
 
+def test_a_band_of_no_layers_does_not_exist() -> None:
+    """It is refused; and no layers at all are no bands."""
+    with pytest.raises(LayoutError, match="no layers"):
+        BandGeometry("full", "full", None, 1, ())
+    assert group_bands([], 16) == ()
+
+
 def test_a_state_band_has_one_state_per_page() -> None:
     """Whatever the page of the token bands."""
     state = Layer(0, RecurrentState((StateTensor("conv", (4, 4), "float32"),)))

@@ -199,11 +199,13 @@ def test_an_advice_is_optimal_when_its_search_was_not_cut_short(monkeypatch: pyt
     best = eviction_advice(held.state, (4, 1), units)
     assert isinstance(best, Advice) and best.optimal and len(best.units) > 1
     search = len(asked) - 1  # the first asks whether the demand fits as it is
-    for bound, optimal in ((search + 1, True), (search, False)):
+    for bound, optimal in ((search + 1, True), (search, False), (1, False)):
         monkeypatch.setattr(admission, "SEARCH_STEPS", bound)
+        asked.clear()
         said = eviction_advice(held.state, (4, 1), units)
         assert isinstance(said, Advice) and said.optimal == optimal
         assert not isinstance(fits(held.state, (4, 1), evictable=said.pages), Refusal)
+        assert bound > 1 or len(asked) < search, "a search cut short asks less"
 
 
 def test_an_advice_cut_short_names_no_unit_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,6 +238,7 @@ def test_kept_snapshots_are_the_newest_and_the_finest_multiples_that_are_few_eno
 def test_a_snapshot_is_due_at_the_multiples_only() -> None:
     """Not at length 0, nor between two multiples."""
     assert [tokens for tokens in range(20) if Retention(5, 1).due(tokens)] == [5, 10, 15]
+    assert [tokens for tokens in range(4) if Retention(1, 1).due(tokens)] == [1, 2, 3]
 
 
 def test_a_refusal_says_in_words_what_it_says_in_figures() -> None:

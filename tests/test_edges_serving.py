@@ -58,6 +58,22 @@ def test_nothing_is_evicted_where_nothing_need_be_or_can_be() -> None:
     assert door.check_decode((1, 1, 1)) and not door.check_decode((999, 0, 0))
 
 
+def test_only_the_newest_step_is_undone() -> None:
+    """A lease opened since, or a fence launched, is in the way, though each changes one half of the value only."""
+    for since in (lambda door: door.open(1), lambda door: door.launch(), None):
+        door = Projecting(4096 * 6)
+        lease, before = door.open(1), door.value
+        result = door.step(lease, np.array([5]))
+        assert not isinstance(result, Refusal) and result.outcome is not None
+        if since is None:
+            door.undo(before, result.outcome)
+            assert door.state is before.state and door.leases is before.leases
+            continue
+        since(door)
+        with pytest.raises(LeaseError, match="something has happened since"):
+            door.undo(before, result.outcome)
+
+
 def test_a_budget_takes_what_fits_and_reserves_nothing_unasked() -> None:
     """The longest request that fits alone is admitted, one token more is not; reserved tokens count like those now."""
     door = Door(build_layout([BandSpec("a", 256)], 1 << 13), sequences=2, context=99, chunk=8)
