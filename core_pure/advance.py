@@ -92,21 +92,23 @@ def advance_split(
 ) -> Outcome | Refusal:
     """``advance`` for a demand that is checked, and page indices that are split by band, in range, and distinct if so said."""
     check_reader(state, reader)
-    holders = {at: frames_held(state.bands[at], ids) for at, ids in released.items()}
-    handed_on: Mapping[int, int] = {}
-    if reader is None and not withhold and any(wanted[at] for at in released):
-        if not distinct:
-            for band, ids in released.items():
-                check_distinct(state.bands[band], ids)
-        handed_on = {at: min(len(ids), wanted[at]) for at, ids in released.items() if wanted[at]}
-        exchanged = _exchanged(state, released, holders, wanted, handed_on)
-        if exchanged is not None:
-            return exchanged
-        # Ids are handed on all the same, so that they do not depend on where frames happen to stand: they go on top.
-        distinct = True
-        released = {at: np.roll(ids, -handed_on.get(at, 0)) for at, ids in released.items()}
-        holders = {at: np.roll(frames, -handed_on.get(at, 0)) for at, frames in holders.items()}
-    freed = _freed(state, released, holders, state.launched + 1 if withhold else reader, distinct, handed_on)
+    freed = state
+    if released:
+        holders = {at: frames_held(state.bands[at], ids) for at, ids in released.items()}
+        handed_on: Mapping[int, int] = {}
+        if reader is None and not withhold and any(wanted[at] for at in released):
+            if not distinct:
+                for band, ids in released.items():
+                    check_distinct(state.bands[band], ids)
+            handed_on = {at: min(len(ids), wanted[at]) for at, ids in released.items() if wanted[at]}
+            exchanged = _exchanged(state, released, holders, wanted, handed_on)
+            if exchanged is not None:
+                return exchanged
+            # Ids are handed on all the same, so that they do not depend on where frames happen to stand: they go on top.
+            distinct = True
+            released = {at: np.roll(ids, -handed_on.get(at, 0)) for at, ids in released.items()}
+            holders = {at: np.roll(frames, -handed_on.get(at, 0)) for at, frames in holders.items()}
+        freed = _freed(state, released, holders, state.launched + 1 if withhold else reader, distinct, handed_on)
     if not any(wanted):
         return Outcome(freed, Plan(rows=_rows(freed, released, {})), (NOBODY,) * len(wanted))
     usable, wait = freed, None
@@ -127,8 +129,10 @@ def advance_split(
 
 
 def _outcome(after: ArenaState, placed: _Placed, rows: Rows, wait: int | None = None) -> Outcome:
-    pages = tuple([placed.bound[at].pages if at in placed.bound else NOBODY for at in range(len(after.bands))])
-    return Outcome(after, Plan(placed.waves, NO_MOVES, _fills(after, placed.bound), rows, wait), pages)
+    pages = [NOBODY] * len(after.bands)
+    for at, got in placed.bound.items():
+        pages[at] = got.pages
+    return Outcome(after, Plan(placed.waves, NO_MOVES, _fills(after, placed.bound), rows, wait), tuple(pages))
 
 
 def _exchanged(

@@ -190,9 +190,9 @@ def nearest_holes(band: Band, count: int, *, from_top: bool) -> Frames:
 
 def next_ids(band: Band, count: int) -> NDArray[np.intp]:
     """The page indices that ``bind`` will hand out: recycled ones from the top of the stack, then fresh ones."""
-    recycled = min(count, band.spare)
-    if recycled == 0:
+    if not band.spare:
         return np.arange(band.fresh, band.fresh + count)
+    recycled = min(count, band.spare)
     top = band.ids.read(slice(band.spare - recycled, band.spare)).astype(np.intp)
     if recycled == count:
         return top

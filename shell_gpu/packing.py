@@ -189,6 +189,8 @@ def _pack_segments(segments: list[tuple[int, int, int, int]], out: Rows, at: int
 
 def _groups(keys: Rows) -> list[tuple[int, int]]:
     """[start, end) of each stretch of equal keys."""
+    if len(keys) == 1:
+        return [(0, 1)]
     cuts = (keys[1:] != keys[:-1]).nonzero()[0].tolist()
     return list(pairwise([0, *[at + 1 for at in cuts], len(keys)]))
 
