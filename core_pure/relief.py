@@ -52,7 +52,7 @@ def _pareto(
     high: NDArray[np.int64], same_below: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], _Step]:  # fmt: skip
     """Keep states no other one beats in both edge and cost; of edges up to ``same_below`` only the cheapest."""
-    order = np.lexsort((cost, edges))
+    order = np.lexsort((parent, cost, edges))
     ranked = cost[order]
     best = np.minimum.accumulate(ranked)
     keep = np.ones(len(order), bool)

@@ -282,3 +282,10 @@ def test_modes_of_a_full_arena() -> None:
     assert isinstance(answer, Outcome)
     assert isinstance(fits(answer.state, {"low": 1}), Refusal)
     assert isinstance(fits(answer.state, {"high": 1}), Refusal)
+
+
+def test_of_equal_ends_and_bytes_the_lower_edges_below_win() -> None:
+    """Two ways to the same end at the same price: each band below stands as low as it can, from the top band down."""
+    chain = [(Claim(2, 1, lean=-1), [3]), (Claim(2, 7), [5, 6, 8]), (Claim(2, 3), [10, 12, 13]), (Claim(3, 0, lean=1), [])]
+    bands = [(claim, np.array(live, np.intp)) for claim, live in chain]
+    assert cheapest_windows(bands, 3, 47) == (2, [(2, 3), (3, 10), (10, 14), (0, 0)])
