@@ -59,6 +59,10 @@ def in_child(work: Callable[[], dict[str, Any]], folder: Path, cpu_s: int) -> di
     return {"failed": "the process died", "tests": []}
 
 
+SOON, SOON_TESTS = 4, 40
+"""Walks of each kind, and tests, of the first turn."""
+
+
 class Calls:
     """Which functions of the core are called while modules are imported and tests collected, by the file that made it happen."""
 
@@ -133,8 +137,8 @@ class Collected:
 
 def run_items(items: Sequence[Any], failed: Callable[[], str]) -> None:
     """Run collected tests in this order until one fails."""
-    for item, following in zip(items, [*items[1:], None], strict=True):
-        item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+    for at, item in enumerate(items):
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=items[at + 1] if at + 1 < len(items) else None)
         if failed():
             break
 
@@ -142,11 +146,12 @@ def run_items(items: Sequence[Any], failed: Callable[[], str]) -> None:
 class Warm:
     """The warm process, and a line to it.
 
-    start: called in it, imports the copy's core and what walks need. walk: in a child, the claim that a walk broke, or "".
+    start: called in it, imports the copy's core and what walks need. walk: in a child, the claim that some of the walks broke,
+    or "". A child takes turns, so that most edits are killed soon: a few walks, a few tests, all walks, all tests.
     """
 
     def __init__(
-        self, core: Path, folder: Path, files: Sequence[str], start: Callable[[], None], walk: Callable[[], str], watch: Any
+        self, core: Path, folder: Path, files: Sequence[str], start: Callable[[], None], walk: Callable[[slice], str], watch: Any
     ) -> None:
         self.core, self.folder, self.walk, self.watch = core, folder, walk, watch
         asks, tells = os.pipe(), os.pipe()
@@ -225,8 +230,11 @@ class Warm:
     def _face(self, function: FunctionType, code: CodeType, items: Sequence[Any]) -> dict[str, Any]:
         """In the child: what an edit has to survive."""
         function.__code__ = code
-        broken = self.walk()
-        if broken:
-            return {"failed": broken}
-        run_items(items, lambda: str(self.watch.failed))
+        for walks, tests in ((slice(0, SOON), items[:SOON_TESTS]), (slice(SOON, None), items[SOON_TESTS:])):
+            broken = self.walk(walks)
+            if broken:
+                return {"failed": broken}
+            run_items(tests, lambda: str(self.watch.failed))
+            if self.watch.failed:
+                break
         return {"failed": self.watch.failed}

@@ -89,6 +89,22 @@ def test_a_demand_is_a_row_of_whole_numbers() -> None:
             demand_of(state, wrong)  # type: ignore[arg-type]
 
 
+def test_no_band_takes_more_than_its_maximum() -> None:
+    """Whichever band it is and however much is free: up to its maximum pages are granted, one more is refused for it."""
+    for at in range(3):
+        specs = tuple(evolve(spec, pages_max=3 if at == band else None) for band, spec in enumerate(LAYOUT.bands))
+        state = initial(evolve(LAYOUT, bands=specs))
+        for least, fit in ((3, True), (4, False)):
+            answer = allocate(state, tuple(least * (band == at) for band in range(3)))
+            assert isinstance(answer, Outcome) == fit
+            assert isinstance(answer, Outcome) or (answer.reason, answer.band) == ("maximum", "abc"[at])
+        most = allocate(state, tuple(3 * (band == at) for band in range(3)))
+        assert isinstance(most, Outcome)
+        for wanted in (0, 1):
+            others = allocate(most.state, tuple(wanted if band == at else 1 for band in range(3)))
+            assert isinstance(others, Outcome) == (not wanted)
+
+
 def test_room_is_what_lies_between_neighbours() -> None:
     """From the sink, or the end of the nearest band below that holds anything, to the start of the nearest above, or the top."""
     state = initial(LAYOUT)
