@@ -287,12 +287,15 @@ def campaign(
     cores: Annotated[int, typer.Option(help="worker processes")] = 2,
     seed: Annotated[int, typer.Option(help="seed of every walk")] = 0,
     resume: Annotated[bool, typer.Option(help="go on from --out/state.json")] = False,
-    inject: Annotated[str | None, typer.Option(help="plant a mutant (names with commas, or ten: ten by the seed)")] = None,
+    inject: Annotated[str | None, typer.Option(help="plant mutants: names with commas, or ten: ten by the seed")] = None,
     out: Annotated[Path, typer.Option(help="folder for the state and for what was found")] = Path("out/campaign"),
 ) -> None:
     """Search for a violated claim with random walks, machines and small worlds; shrink what is found to a recording."""
+    import signal
+
     from invariants.campaign import Options, campaign_main
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: workers end, the state is saved
     raise typer.Exit(campaign_main(Options(minutes, cores, seed, resume, inject, out)))
 
 

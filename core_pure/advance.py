@@ -289,7 +289,7 @@ def relieved(state: ArenaState, wanted: Demand) -> _Placed:
 
 
 def _fills(state: ArenaState, bound: dict[int, _Bound]) -> Rows:
-    """Zero every page handed out, so that bytes nobody wrote read as finite numbers."""
+    """Zero the pages handed out, so that bytes nobody wrote read as finite numbers; bands that opted out are left alone."""
     zeroed = [at for at, got in bound.items() if len(got.frames) and state.bands[at].home.spec.zero_on_bind]
     return stack([triples(at, bound[at].frames, ZERO) for at in zeroed], NO_MOVES)
 

@@ -96,6 +96,10 @@ def empty_leases(layout: Layout, *, sequences: int, context: int, draft_tokens: 
 # --- small tools on arrays ---------------------------------------------------------------------------------------------
 
 
+COUNTING_MAX = 1 << 16
+"""Longer counts are made anew, so that nothing large is kept."""
+
+
 @lru_cache(maxsize=32)
 def _counting(size: int) -> NDArray[np.intp]:
     """0, 1, 2 …: made once per size, which is a power of two."""
@@ -114,7 +118,7 @@ def flat(starts: NDArray[np.integer], counts: NDArray[np.integer]) -> NDArray[np
     ends = np.add.accumulate(counts)
     positions: NDArray[np.intp] = (starts - (ends - counts)).repeat(counts)
     total = int(ends[-1])
-    positions += _counting(1 << total.bit_length())[:total]
+    positions += _counting(1 << total.bit_length())[:total] if total < COUNTING_MAX else np.arange(total)
     return positions
 
 

@@ -54,9 +54,13 @@ def write(layout: Layout, events: Iterable[Event]) -> bytes:
 
 def read(data: bytes) -> tuple[Layout, Iterator[Event]]:
     """Layout and events. Raises: RecordingError, at once for a bad header, and while iterating for a damaged event."""
+    if not data.startswith(MAGIC):
+        named = data[: len(MAGIC)].rstrip(b"0123456789\n") == MAGIC.rstrip(b"0123456789\n")
+        what = "a recording of another version, or cut off" if named else "not a kvarena recording"
+        raise RecordingError(f"{what}: it starts with {data[:20]!r}, expected {MAGIC!r}")
     end = data.find(b"\n", len(MAGIC))
-    if not data.startswith(MAGIC) or end < 0:
-        raise RecordingError(f"not a kvarena recording: it starts with {data[:20]!r}, expected {MAGIC!r}")
+    if end < 0:
+        raise RecordingError(f"the recording is cut off inside its layout, after {len(data)} bytes; record it again")
     try:
         facts = json.loads(data[len(MAGIC) : end])
     except (ValueError, RecursionError) as error:
@@ -68,10 +72,13 @@ def read(data: bytes) -> tuple[Layout, Iterator[Event]]:
 
 
 def _events(words: np.ndarray) -> Iterator[Event]:
-    at = 0
+    at = number = 0
     while at < len(words):
-        event, used = decode_event(words[at:])
-        at += used
+        try:
+            event, used = decode_event(words[at:])
+        except RecordingError as error:
+            raise RecordingError(f"event {number} is damaged or cut off ({error}); events before it are whole") from error
+        at, number = at + used, number + 1
         yield event
 
 

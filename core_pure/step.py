@@ -79,7 +79,7 @@ class _Pages(NamedTuple):
 def _positions(spec: BandSpec, band: int, facts: Counts, after: Counts, committed: Counts) -> _Pages:
     begin, end = facts[:, FIRST_BAND + 2 * band], facts[:, FIRST_BAND + 2 * band + 1]
     if not spec.grows:
-        return _Pages(begin, end, begin, (after > 0) * (spec.pages_fixed - end))
+        return _Pages(begin, end, begin, (after > facts[:, TOKENS]) * (spec.pages_fixed - end))
     pages = after if spec.slots_per_page == 1 else -(-after // spec.slots_per_page)
     more = np.maximum(pages - end, 0)
     if spec.window is None:
@@ -119,8 +119,9 @@ def _asked(leases: Leases, facts: Counts, new_tokens: object, slid: object | Non
     if leases.has_parts:
         _check_whole(leases, facts, new)
     after = before + new
-    if len(after) and after[after.argmax()] > leases.context:
-        raise LeaseError(f"{int(after.max())} tokens exceed the page table's {leases.context}; trim, or build with more context")
+    most = max(int(after[after.argmax()]), int(new[new.argmax()])) if len(after) else 0  # both: a sum may have wrapped
+    if most > leases.context:
+        raise LeaseError(f"{most} tokens exceed the page table's {leases.context}; trim, or build with more context")
     committed = before
     if slid is not None:
         committed = whole_numbers(slid, "slid")
@@ -215,9 +216,7 @@ def _let_go_in_step(
 
 def _event_pages(freed: Mapping[int, Pages]) -> NDArray[np.int64]:
     """Page ids of all bands in one row."""
-    if not freed:
-        return NO_PAGES
-    return np.concatenate(list(freed.values())).astype(np.int64)
+    return np.concatenate(list(freed.values())).astype(np.int64) if freed else NO_PAGES
 
 
 def _emptied(leaving: Slots, width: int) -> RowWrite:
@@ -320,7 +319,7 @@ def trim(
     slots, facts = slots_of(leases, handles)
     if len(np.unique(slots)) < len(slots):
         raise LeaseError("a lease is named twice in one trim")
-    left = whole_numbers(tokens, "tokens to keep")
+    left = whole_numbers(tokens, "tokens to keep").copy()
     if left.shape != facts[:, TOKENS].shape or (left > facts[:, TOKENS]).any() or (left < 0).any():
         raise LeaseError(f"trim to {left.tolist()[:4]} tokens; the leases hold {facts[:, TOKENS].tolist()[:4]}")
     freed, writes, after = [], [], facts.copy()

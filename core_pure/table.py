@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from .errors import WrongThread
 
 Index = Any
-"""A slice, or an intp array of distinct positions along the first axis."""
+"""A slice, or an intp array of distinct positions along the first axis: no mask, and of one axis where the table has two."""
 
 
 class _Store:
@@ -111,8 +111,8 @@ class Table:
     def write(self, index: Index, values: Any, old: Any = None) -> Table:
         """The version in which ``index`` holds ``values``.
 
-        ``old``: what this version holds there, when the caller knows it, or an equivalent; it saves a gather.
-        Cost: O(len(index)).
+        ``old``: what this version holds there, when the caller knows it, or an equivalent; it saves a gather. A table of two axes
+        takes rows for both, no single number. Raises: ValueError for other shapes, WrongThread. Cost: O(len(index)).
         """
         store = self._store
         if store.root is not self or store.pending is not None or store.thread != get_ident():

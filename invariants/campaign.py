@@ -32,6 +32,9 @@ from .walks import Failure, Tally
 CLEAN, VIOLATED, SURVIVED, INTERRUPTED = 0, 1, 3, 130
 SAVE_SECONDS, MUTANT_SECONDS, SAMPLE = 2.0, 60.0, 10
 STATE_VERSION = 1
+COUNT, SECONDS = ((int,), "a whole number from 0 up"), ((int, float), "a number from 0 up")
+SEED, TEXT, OBJECT = ((int,), "a whole number"), ((str,), "text"), ((dict,), "an object")
+"""Kinds of the fields of ``state.json``, and how an error names them."""
 SAMPLED = "ten"
 """``--inject ten``: ten mutants drawn by the seed."""
 
@@ -95,13 +98,16 @@ def check(options: Options) -> None:
         with TemporaryFile(dir=options.out):
             pass  # a folder that takes no files is found out now, not after the first minutes
     except OSError as error:
-        raise CampaignError(f"--out {options.out}: {error.strerror}") from error
+        why = "is a file; expected a folder" if options.out.is_file() else error.strerror
+        raise CampaignError(f"--out {options.out}: {why}") from error
 
 
 def chosen_mutants(options: Options) -> list[str]:
     """Names to inject."""
     if options.inject is None:
         return []
+    if SAMPLED in options.inject.split(",") and options.inject != SAMPLED:
+        raise CampaignError(f"--inject {options.inject}: {SAMPLED!r} stands alone; it draws ten mutants by the seed")
     if options.inject == SAMPLED:
         names = sorted(mutant.name for mutant in mutants.every())
         return random.Random(options.seed).sample(names, SAMPLE)
@@ -140,33 +146,38 @@ def load(options: Options) -> Progress:
     """The state of the campaign to continue. Raises: CampaignError, saying why it cannot be."""
     path = options.out / "state.json"
     try:
-        facts = json.loads(path.read_text())
-        tally = facts["tally"]
-        kept = Progress(
-            Tally(
-                int(tally["transitions"]),
-                int(tally["refusals"]),
-                int(tally["relief"]),
-                int(tally["errors"]),
-                Counter(tally["kinds"]),
-                Counter(tally["reasons"]),
-            ),
-            int(facts["walks"]),
-            int(facts["neighbours"]),
-            int(facts["machine"]),
-            float(facts["seconds"]),
-            int(facts["next_walk"]),
-        )
-        core, seed, version = facts["core"], facts["seed"], facts["version"]
+        facts = json.loads(path.read_bytes())
     except OSError as error:
         raise CampaignError(f"nothing to resume: {path} cannot be read ({error.strerror}); start without --resume") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CampaignError(f"cannot resume: {path} is damaged ({error!r}); start without --resume") from error
-    if version != STATE_VERSION or core != fingerprint():
+    except (ValueError, RecursionError) as error:
+        raise CampaignError(f"cannot resume: {path} is damaged (no JSON); start without --resume") from error
+    try:
+        version = _fact(facts, "version", *COUNT)
+        if version != STATE_VERSION:
+            raise CampaignError(f"version {version}, this reads {STATE_VERSION}")
+        tally = _fact(facts, "tally", *OBJECT)
+        counts = [_fact(tally, name, *COUNT) for name in ("transitions", "refusals", "relief", "errors")]
+        kinds, reasons = (_fact(tally, name, *OBJECT) for name in ("kinds", "reasons"))
+        counters = [Counter({key: _fact(each, key, *COUNT) for key in each}) for each in (kinds, reasons)]
+        done = {name: _fact(facts, name, *COUNT) for name in ("walks", "neighbours", "machine", "next_walk")}
+        kept = Progress(Tally(*counts, *counters), seconds=_fact(facts, "seconds", *SECONDS), **done)
+        core, seed = _fact(facts, "core", *TEXT), _fact(facts, "seed", *SEED)
+    except CampaignError as error:
+        raise CampaignError(f"cannot resume: {path} is damaged ({error}); start without --resume") from error
+    if core != fingerprint():
         raise CampaignError(f"cannot resume: core_pure has changed since {path} was written; start without --resume")
     if seed != options.seed:
         raise CampaignError(f"cannot resume: {path} was started with --seed {seed}, not {options.seed}")
     return kept
+
+
+def _fact(facts: object, name: str, kinds: tuple[type, ...], wish: str) -> Any:
+    """A field of the state. Raises: CampaignError where it is missing, of another kind, negative or not finite."""
+    value = facts.get(name) if isinstance(facts, dict) else None
+    good = type(value) in kinds and (wish == SEED[1] or not isinstance(value, int | float) or 0 <= value < math.inf)
+    if not good:
+        raise CampaignError(f"field {name!r} is {str(value)[:40]}, expected {wish}")
+    return value
 
 
 # --- running -----------------------------------------------------------------------------------------------------------

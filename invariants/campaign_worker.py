@@ -8,6 +8,9 @@ machine searches for a while.
 from __future__ import annotations
 
 import itertools
+import multiprocessing
+import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -66,6 +69,7 @@ def shape_of(number: int) -> Shape:
 
 def run_worker(worker: int, job: Job, queue: Any) -> None:
     """Entry of the process. Reports, with the failure or the error that ended it, go into the queue."""
+    _end_with_the_campaign()
     try:
         planted = nullcontext() if job.inject is None else mutants.planted(mutants.by_name(job.inject))
         with planted:
@@ -75,6 +79,19 @@ def run_worker(worker: int, job: Job, queue: Any) -> None:
         pass
     except Exception as error:
         queue.put(Report(worker, job.first, error=repr(error), done=True))
+
+
+def _end_with_the_campaign() -> None:
+    """However the process that started this one dies, this one does not outlive it."""
+    campaign = multiprocessing.parent_process()
+    if campaign is None:
+        return
+
+    def wait() -> None:
+        campaign.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def search(worker: int, job: Job) -> Iterator[Report]:

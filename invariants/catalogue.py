@@ -147,7 +147,14 @@ CLAIMS: tuple[Claim, ...] = (
         ALL,
         "mover-forgotten",
     ),
-    Claim("BYTE-2", "a page is handed out zeroed", TRANSITION, "reference.Reference._bind", TAKERS, "never-zeroed"),
+    Claim(
+        "BYTE-2",
+        "a page of a band that zeroes is handed out zeroed",
+        TRANSITION,
+        "reference.Reference._bind",
+        TAKERS,
+        "never-zeroed",
+    ),
     Claim("SINK-2", "the sink is never written", TRANSITION, "reference.Reference.check", ALL, "edge-rounds-down"),
     Claim(
         "RELIEF-1",

@@ -13,6 +13,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from difflib import get_close_matches
 from importlib import import_module
 from types import FunctionType
 from typing import Any
@@ -140,7 +141,9 @@ def by_name(name: str) -> Mutant:
     for mutant in every():
         if mutant.name == name:
             return mutant
-    raise UnknownMutant(f"no mutant named {name!r}; known: {', '.join(sorted(mutant.name for mutant in every()))}")
+    names = sorted(mutant.name for mutant in every())
+    near = get_close_matches(name, names, n=3) or names[:3]
+    raise UnknownMutant(f"no mutant named {name!r}, of {len(names)}: {', '.join(near)} …; invariants/mutants_*.py list them")
 
 
 def every() -> tuple[Mutant, ...]:

@@ -44,7 +44,7 @@ LAYOUTS: tuple[Layout, ...] = (
     _layout(
         BandSpec("chunk", 12, slots_per_page=2, retention="chunked", window=4),
         BandSpec("window", 8, slots_per_page=4, retention="window", window=3),
-        BandSpec("full", 5, slots_per_page=1),
+        BandSpec("full", 5, slots_per_page=1, zero_on_bind=False),
         total=420,
     ),
 )

@@ -165,9 +165,38 @@ def test_bad_input_is_one_line(tmp_path: Path, options: dict[str, object], messa
 
 
 def test_unknown_mutant_is_named(tmp_path: Path) -> None:
-    """An unknown mutant is refused, naming the known ones."""
-    with pytest.raises(UnknownMutant, match="no mutant named 'nonsense'"):
-        check(Options(inject="nonsense", out=tmp_path))
+    """An unknown mutant is refused, naming those that are spelled alike; "ten" is no mutant's name."""
+    with pytest.raises(UnknownMutant, match=r"no mutant named 'duoble-free'.*: double-free"):
+        check(Options(inject="duoble-free", out=tmp_path))
+    with pytest.raises(CampaignError, match="stands alone"):
+        check(Options(inject="ten,double-free", out=tmp_path))
+
+
+def test_workers_do_not_outlive_their_campaign() -> None:
+    """A process of a campaign ends when the process that started it is killed, however hard."""
+    script = (
+        "import multiprocessing as m, time\n"
+        "from invariants.campaign_worker import _end_with_the_campaign\n"
+        "def work(queue):\n"
+        "    _end_with_the_campaign()\n"
+        "    queue.put(m.current_process().pid)\n"
+        "    time.sleep(300)\n"
+        "context = m.get_context('fork')\n"
+        "queue = context.Queue()\n"
+        "context.Process(target=work, args=(queue,), daemon=True).start()\n"
+        "print(queue.get(), flush=True)\n"
+        "time.sleep(300)\n"
+    )
+    campaign = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert campaign.stdout is not None
+    worker = Path("/proc") / campaign.stdout.readline().strip() / "stat"
+    assert worker.exists()
+    campaign.kill()
+    campaign.wait()
+    end = time.monotonic() + 60
+    while worker.exists() and worker.read_text().rsplit(")", 1)[1].split()[0] != "Z":  # dead, if nobody has asked for it yet
+        assert time.monotonic() < end, "the worker lives on"
+        time.sleep(0.1)
 
 
 def test_ten_are_drawn_by_seed(tmp_path: Path) -> None:
@@ -184,7 +213,13 @@ def test_ten_are_drawn_by_seed(tmp_path: Path) -> None:
         (lambda facts: "{", "damaged"),
         (lambda facts: json.dumps({**facts, "core": "other"}), "has changed"),
         (lambda facts: json.dumps({**facts, "seed": 9}), "--seed 9"),
-        (lambda facts: json.dumps({key: value for key, value in facts.items() if key != "tally"}), "damaged"),
+        (lambda facts: json.dumps({key: value for key, value in facts.items() if key != "tally"}), "field 'tally' is None"),
+        (lambda facts: "[]", "field 'version' is None, expected a whole number"),
+        (lambda facts: json.dumps({**facts, "version": 7}), "version 7, this reads 1"),
+        (lambda facts: json.dumps({**facts, "walks": -1}), "field 'walks' is -1, expected a whole number from 0 up"),
+        (lambda facts: json.dumps({**facts, "seconds": float("nan")}), "field 'seconds' is nan"),
+        (lambda facts: json.dumps({**facts, "next_walk": 1.5}), "field 'next_walk' is 1.5"),
+        (lambda facts: json.dumps({**facts, "tally": {**facts["tally"], "kinds": {"pin": "x"}}}), "field 'pin' is x"),
     ],
 )
 def test_state_that_cannot_be_resumed_says_why(tmp_path: Path, damage: object, message: str) -> None:

@@ -166,7 +166,10 @@ def test_a_part_without_its_states_is_not_served() -> None:
     for wrong in (lambda: step(made.state, parts, handles[:1], [1]), lambda: fork(made.state, parts, int(handles[0]))):
         with pytest.raises(LeaseError, match="lacks what token 1 would see"):
             wrong()
-    for handle, tokens in ((0, 0), (1, 0)):
-        assert not isinstance(step(made.state, parts, handles[handle : handle + 1], [tokens]), Refusal)
+    for part in (handles[:1], handles[1:]):  # no tokens: nothing is taken, so that blank states never look like its own
+        waited = step(made.state, parts, part, [0])
+        assert not isinstance(waited, Refusal) and not any(len(pages) for pages in waited.pages)
+        with pytest.raises(LeaseError, match="lacks what token"):
+            step(waited.state, waited.leases, part, [1])
     with pytest.raises(LeaseError, match="lacks what token 2 would see"):
         step(made.state, parts, handles[1:], [1])

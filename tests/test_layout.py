@@ -13,6 +13,7 @@ from core_pure.advance import allocate
 from core_pure.door import Door
 from core_pure.errors import DemandError, LayoutError
 from core_pure.fits import Fit, fits
+from core_pure.geometry import CrossAttention, FullAttention, Layer, RecurrentState, SlidingWindow, StateTensor, group_bands
 from core_pure.layout import BandSpec, Layout, boot_floor, build_layout, check_boot, floor_demand, order_chain, smallest_total
 from core_pure.state import initial
 
@@ -152,3 +153,17 @@ def test_demands_by_name_or_in_order() -> None:
     with pytest.raises(DemandError, match="state, window-64"):
         layout.demand({"attention": 1})
     assert layout.index("full") == 3
+
+
+@pytest.mark.parametrize("slots", [1, 2, 16])
+def test_only_pages_of_one_token_come_unzeroed(slots: int) -> None:
+    """A page that the step which takes it fills whole is not zeroed; longer pages, states and encoder pages are."""
+    kinds = (
+        FullAttention(2, 64, 64, "bfloat16"),
+        SlidingWindow(2, 64, 64, "bfloat16", window=32),
+        RecurrentState((StateTensor("conv", (4, 8), "bfloat16"),)),
+        CrossAttention(2, 64, 64, "bfloat16", tokens=9),
+    )
+    bands = group_bands([Layer(index, kind) for index, kind in enumerate(kinds)], slots)
+    zeroed = {band.retention: BandSpec.of(band).zero_on_bind for band in bands}
+    assert zeroed == {"full": slots > 1, "window": slots > 1, "state": True, "cross": True}

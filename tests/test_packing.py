@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from core_pure.plan import Rows, triples
+from core_pure.plan import POISON, ZERO, Rows, triples
 from shell_gpu import chunk
 from shell_gpu.packing import RUN_BYTES, SAMPLE_ROWS, Work, pack, split
 
@@ -71,6 +71,28 @@ def test_neighbours_are_merged_and_strangers_are_not() -> None:
     frames = np.arange(5 * SAMPLE_ROWS)
     merged = -(-len(frames) * UNITS[1] * chunk.UNIT_BYTES // RUN_BYTES)
     out = np.zeros(1 << 17, np.int32)
-    for sources, wanted in ((frames, merged), (2 * frames, len(frames))):
-        pack(Work([triples(1, sources, frames + 10**6)]), UNITS, out)
+    for sources, targets, wanted in (
+        (frames, frames + 10**6, merged),
+        (frames[::-1], frames[::-1] + 10**6, merged),
+        (frames, frames[::-1] + 10**6, len(frames)),
+        (2 * frames, frames + 10**6, len(frames)),
+    ):
+        pack(Work([triples(1, sources, targets)]), UNITS, out)
         assert out[out[chunk.AT_WAVE] + 1] == wanted
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_packed_fills_are_those_of_the_plan(shuffled: bool) -> None:
+    """Both patterns, all bands, in band order or in none: each frame is filled once, with its pattern."""
+    fills = np.concatenate([triples(band, np.arange(40), (np.arange(40) + band) % 2) for band in range(3)])
+    assert {ZERO, POISON} == set(fills[:, 2].tolist())
+    if shuffled:
+        fills = np.ascontiguousarray(fills[np.random.default_rng(1).permutation(len(fills))])
+    out = np.zeros(1 << 12, np.int32)
+    pack(Work([], fills=fills), UNITS, out)
+    at, segments = out[chunk.AT_FILLS : chunk.AT_FILLS + 2].tolist()
+    filled = []
+    for segment in out[at : at + segments * chunk.SEGMENT_WORDS].reshape(segments, -1).tolist():
+        rows, count, units, pattern = segment
+        filled += [(units, frame, pattern) for frame in out[rows : rows + count].tolist()]
+    assert sorted(filled) == sorted((UNITS[band], frame, pattern) for band, frame, pattern in fills.tolist())

@@ -299,3 +299,25 @@ def test_a_table_knows_its_size() -> None:
     assert (len(newer), newer.nbytes) == (5, 160)
     assert table.read(np.array([2])).tolist() == [[0, 0, 0, 0]]
     assert newer.read(np.array([2, 1])).tolist() == [[0, 1, 2, 3], [0, 0, 0, 0]]
+
+
+def test_tables_of_rows_keep_every_version() -> None:
+    """200 trees of versions of a table with two axes, rows gathered and scattered: each version keeps its rows for ever."""
+    rng = random.Random(3)
+    for _ in range(200):
+        length, width = rng.randrange(1, 9), rng.randrange(1, 5)
+        content = np.array([[rng.randrange(99) for _ in range(width)] for _ in range(length)], np.int64)
+        versions = [(Table.of(content), content)]
+        for _ in range(12):
+            table, rows = versions[rng.randrange(len(versions))]
+            index = np.array(rng.sample(range(length), rng.randint(1, length)))
+            written = np.array([[rng.randrange(99) for _ in range(width)] for _ in index], np.int64)
+            after = rows.copy()
+            after[index] = written
+            versions.append((table.write(index, written, rows[index] if rng.random() < 0.5 else None), after))
+        for table, rows in rng.sample(versions, len(versions)):
+            index = np.array([rng.randrange(length) for _ in range(3)])
+            assert np.array_equal(table.read(index), rows[index]) and np.array_equal(table.copy(), rows)
+        with pytest.raises(ValueError, match="rows of shape"):
+            versions[0][0].write(np.array([0]), np.zeros((1, width + 1), np.int64))
+        assert np.array_equal(versions[-1][0].copy(), versions[-1][1])
