@@ -25,7 +25,7 @@ class Display:
     """Shows progress on stderr, and what is found on stdout."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True)
+        self.console = Console(stderr=True) if Console(stderr=True).is_terminal else Console(stderr=True, width=WIDTH)
         self.out = Console() if Console().is_terminal else Console(width=WIDTH)
         self.live: Live | None = None
         self.told = time.monotonic()

@@ -72,10 +72,12 @@ def load_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
     if name in _bundled():
         return _config_of(name, _bundled()[name])
     path = Path(name)
-    if path.is_dir():
+    if name and path.is_dir():
         path = path / "config.json"
-    if not path.exists():
-        near = [one for one in bundled_ids() if name.lower() in one.lower()]
+        if not path.exists():
+            raise ConfigError(f"model {name!r} is a folder without a config.json")
+    if not name or not path.exists():
+        near = [one for one in bundled_ids() if name and name.lower() in one.lower()]
         hint = f"; did you mean {' or '.join(near[:3])}?" if near else ""
         raise ConfigError(f"model {name!r} is neither a file nor a bundled id{hint} (kvarena fit --list shows all ids)")
     try:
@@ -127,6 +129,8 @@ def layers_of(
     model = config if isinstance(config, ModelConfig) else load_config(config)
     _check_rank("tensor", tp, tp_rank)
     _check_rank("pipeline", pp, pp_rank)
+    if cross_tokens is not None and (type(cross_tokens) is not int or cross_tokens < 1):
+        raise ConfigError(f"{cross_tokens!r} encoder tokens of a request; expected at least 1")
     context = context_of(model.fields, Choices(tp, dtype, kv_dtype, state_dtype, convention, cross_tokens))
     kinds = _all_kinds(model, context)
     first, last = stage_of(len(kinds), pp, pp_rank)

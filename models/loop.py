@@ -74,8 +74,10 @@ class LoopOptions:
                 f"at most {self.running_max} running requests under a budget of {self.prefill_tokens} tokens a step; "
                 "the budget must be larger than the number of requests, and that at least 1"
             )
-        if not (0 < self.speed_up < float("inf") and 0 <= self.reserve <= 1):
-            raise ConfigError(f"speed-up {self.speed_up} must be above 0, reserve {self.reserve} between 0 and 1")
+        if not 0 < self.speed_up < float("inf"):
+            raise ConfigError(f"speed-up {self.speed_up}; expected a number above 0")
+        if not 0 <= self.reserve <= 1:
+            raise ConfigError(f"reserve {self.reserve}; expected a share from 0 to 1")
 
 
 @frozen(eq=False)

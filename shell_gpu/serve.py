@@ -196,7 +196,7 @@ def load_model(source: str | Path | Mapping[str, Any], device: str = "cpu", seed
         with torch.device("meta"):
             weights = sum(p.numel() * p.element_size() for p in transformers.AutoModelForCausalLM.from_config(config).parameters())
     except (ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"transformers {transformers.__version__} cannot build a {kind!r} model: {error}") from error
+        raise ConfigError(f"transformers {transformers.__version__} cannot build a {kind!r} model: {_told(error)}") from error
     room = _free_bytes(device)
     if weights > room * MEMORY_SHARE:
         raise ConfigError(f"random weights of {weights} bytes for {room} free bytes on {device}; give a smaller configuration")
@@ -216,8 +216,12 @@ def _load_checkpoint(path: Path) -> Any:
             warnings.simplefilter("ignore")
             return transformers.AutoModelForCausalLM.from_pretrained(path, dtype="auto")
     except Exception as error:
-        told = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ConfigError(f"{path}: transformers {transformers.__version__} cannot load this checkpoint: {told}") from error
+        raise ConfigError(f"{path}: transformers {transformers.__version__} cannot load this checkpoint: {_told(error)}") from error
+
+
+def _told(error: Exception) -> str:
+    """The first sentence of what another library says: some go on with a list of everything they know."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]
 
 
 def _read_config(path: Path) -> Mapping[str, Any]:

@@ -160,8 +160,6 @@ def run(demo: Demo, parts: Parts, shown: Console) -> int:
     transformers.logging.set_verbosity_error()  # kernels it misses are no news to this demonstration
     with one_thread(demo.device):
         model, is_random = load_model(demo.model, demo.device, demo.seed)
-        weights = "random weights (no checkpoint was given)" if is_random else "the checkpoint's weights"
-        shown.print(f"model: {model.config.model_type}, {weights}, {model.dtype}, on {demo.device}", highlight=False)
         prompts, outputs = _requests(demo, int(model.config.get_text_config().vocab_size))
         inputs = np.array([len(prompt) for prompt in prompts])
         lengths = inputs + outputs
@@ -170,6 +168,8 @@ def run(demo: Demo, parts: Parts, shown: Console) -> int:
             layout, device=demo.device, sequences=demo.requests, context=int(lengths.max()), chunk=demo.chunk,
             options=BuildOptions(step_tokens=demo.chunk),
         )  # fmt: skip
+        weights = "random weights (no checkpoint was given)" if is_random else "the checkpoint's weights"
+        shown.print(f"model: {model.config.model_type}, {weights}, {model.dtype}, on {demo.device}", highlight=False)
         check_prompts(prompts, int(model.config.get_text_config().vocab_size), int(lengths.max()))
         served = Served(arena, model.config)
         outcomes = [

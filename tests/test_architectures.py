@@ -298,8 +298,8 @@ def test_files_that_are_no_config_are_one_line(tmp_path):
     (tmp_path / "d.json").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(ConfigError, match="no JSON"):
         load_config(tmp_path / "d.json")
-    for missing in (tmp_path / "nothing.json", tmp_path):
-        with pytest.raises(ConfigError, match="neither a file nor a bundled id"):
+    for missing, says in ((tmp_path / "nothing.json", "neither a file nor a bundled id"), (tmp_path, "without a config.json")):
+        with pytest.raises(ConfigError, match=says):
             load_config(missing)
     with pytest.raises(ConfigError, match="did you mean openai/gpt-oss-20b"):
         load_config("gpt-oss-20b")

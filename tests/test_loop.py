@@ -241,5 +241,5 @@ def test_a_cancelled_request_gives_its_pages_back_before_the_next_step() -> None
 @pytest.mark.parametrize("options", [{"prefill_tokens": 8, "running_max": 8}, {"speed_up": 0.0}, {"reserve": 1.5}])
 def test_options_that_cannot_work_are_refused(options: dict[str, float]) -> None:
     """A budget that lets the oldest starve, a speed-up of zero, a reserve beyond one: refused by name."""
-    with pytest.raises(ConfigError, match=r"budget|speed-up"):
+    with pytest.raises(ConfigError, match=r"budget|speed-up|reserve"):
         LoopOptions(**options)
