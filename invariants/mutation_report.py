@@ -29,14 +29,16 @@ dropped, a slice one shorter at either end, two returned values exchanged, a nei
 annotations, docstrings, what stands inside `raise` and `assert`. Strings and keyword names are not edited either.
 
 Each edit faces twenty short random walks and ten serving walks with every claim checked, then the tests that call the edited
-function: the module's own fast tests first, then all from the fastest on, up to 8 seconds of them (survivors judged again with
-`--again`: 24 seconds); five tests of more than five seconds each are left out. An edit is *killed* when a walk
+function: the module's own fast tests first, then all from the fastest on, up to 3 seconds of them at first (what survives and is
+not explained: 24 seconds, with `--again`); five tests of more than five seconds each are left out. An edit is *killed* when a walk
 breaks a claim or a test fails, or when they use three times their processor time and 12 seconds more (`timeout`). A test that reads
 the core's source as text is not among them. Walks and property tests draw the same examples in every run.
 
-The edits judged are a **sample**: the first n of all N of a module in an order drawn by a fixed seed. *Score* = killed of those
-judged that are not equivalent. Only edits for which the table below gives an argument count as equivalent.
+*Score* = killed of those judged that are not equivalent. Only edits for which the table below gives an argument count as
+equivalent.
 """
+ALL = "**Every edit of every module was judged.**"
+SAMPLE = "The edits judged are a **sample**: the first n of all N of a module in an order drawn by a fixed seed."
 
 
 @frozen
@@ -123,13 +125,15 @@ def report(results: Mapping[str, Result], edits: Sequence[Edit], explained: Mapp
 
 
 def _caution(results: Mapping[str, Result], edits: Sequence[Edit], explained: Mapping[str, tuple[str, str]]) -> Iterator[str]:
-    """What the score of this sample does not say about the edits that nobody has judged."""
+    """How many there are, and what the score does not say."""
     total = scores(results, edits, explained)[-1]
     fitted = sum(edit.key in results and results[edit.key].by.startswith(FITTED) for edit in edits)
+    yield ALL if total.judged == total.total else SAMPLE
     if total.killed:
         share = 100 * (total.killed - fitted) / (total.killed + total.survived)
-        yield f"{fitted} of those killed fell to `{FITTED}*.py`, written for survivors of this very sample. So the score is"
-        yield f"no estimate for the edits not judged; without these kills it is {share:.1f} %, which is nearer to one."
+        yield f"{fitted} of those killed fell to `{FITTED}*.py`, written for what survived all other tests. They run first, so"
+        yield f"others would have killed some of the {fitted} too; without any the score would be {share:.1f} %. So the core is"
+        yield "now held to what these edits break; that does not say how many other mistakes would be found."
 
 
 def write_report(results: Mapping[str, Result], edits: Sequence[Edit], path: Path) -> None:

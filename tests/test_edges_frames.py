@@ -133,6 +133,24 @@ def test_a_float_leaves_its_span_whole_or_not_at_all(target: tuple[int, int]) ->
     assert [len(_moves_into(band, target, 4 * frames, None).sources) for frames in (0, 2, 3, 4, 9)] == [0, 0, 0, 4, 4]
 
 
+def test_what_closes_holes_moves_before_what_waits_for_it() -> None:
+    """A float that partly closes its holes and partly goes down leaves its bytes in time: three waves of four bands."""
+    state = chain_of(14, {1, 2, 4}, {5, 7, 8}, {9, 10}, {11, 12, 13})
+    answer = allocate(state, (0, 0, 0, 2))
+    assert not isinstance(answer, Refusal) and verify(answer.state) == []
+    assert [wave.tolist() for wave in answer.plan.waves] == [[[0, 4, 3], [1, 8, 6]], [[1, 7, 4]], [[2, 10, 8], [2, 9, 7]]]
+
+
+@pytest.mark.parametrize("holes", [{500, 1500, 1501}, {500, 501, 2500}, {2, 2999}, {1023, 1024, 1025}, {2047, 2048}])
+def test_the_nearest_hole_counts_even_if_it_is_alone_in_its_block(holes: set[int]) -> None:
+    """Among holes of several blocks of 1,024 frames the lowest come first, the highest in the top band."""
+    live = set(range(1, 3002)) - holes - {0}
+    for at, order in ((0, 1), (2, -1)):
+        band = chain_of(3010, *(live if place == at else set() for place in range(3))).bands[at]
+        for count in range(1, len(holes) + 1):
+            assert seats(band, (band.low, band.high), count).frames.tolist() == sorted(holes)[::order][:count]
+
+
 def test_claims_that_do_not_fit_have_no_windows() -> None:
     """One frame too many, below or above a neighbour that may not move, is None, not an error."""
     nobody = np.array([], np.intp)

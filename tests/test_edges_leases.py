@@ -30,7 +30,7 @@ from core_pure.leases import (
     whole_numbers,
 )
 from core_pure.state import ArenaState, initial
-from core_pure.step import step
+from core_pure.step import fork, step, trim
 
 FULL = Layout((BandSpec("a", 16, slots_per_page=2), BandSpec("b", 16, slots_per_page=4)), 1 << 14, 1 << 14)
 WINDOW = Layout(
@@ -66,7 +66,7 @@ def test_the_least_of_some_and_of_none() -> None:
     assert [least(np.array(row, np.int64)) for row in ([3, -1, 2], [0], [5, 7], [])] == [-1, 0, 5, 1]
 
 
-@pytest.mark.parametrize("wrong", [[1.0], [[1]], 1, ["a"], [True], [None], np.float32([2])])
+@pytest.mark.parametrize("wrong", [[1.0], [[1]], 1, np.array(1), ["a"], [True], [None], np.float32([2])])
 def test_rows_of_anything_else_are_refused(wrong: object) -> None:
     """Only one row of whole numbers is; an empty row of any type is one of no numbers."""
     with pytest.raises(LeaseError, match="whole numbers"):
@@ -83,6 +83,18 @@ def test_only_open_leases_have_slots() -> None:
     for wrong in (0, -1, -handles[0], last + 1, last + 100, last + (1 << SLOT_BITS), last - (1 << SLOT_BITS), SLOT_MASK, 1, 3):
         with pytest.raises(LeaseStale, match=str(wrong)):
             slots_of(leases, [handles[0], wrong])
+
+
+def test_a_slot_that_was_given_back_answers_to_no_handle() -> None:
+    """Neither to the one that ended nor to a small number; the error names the handle that is wrong, not the one beside it."""
+    _, leases, handles = grown(FULL, 3)
+    made = step(initial(FULL), empty := open_leases(empty_leases(FULL, sequences=4, context=9), 3)[0], [], [])
+    assert not isinstance(made, Refusal) and slots_of(empty, [])[0].tolist() == []
+    ended = step(grown(FULL, 3)[0], leases, [], [], handles[:2])
+    assert not isinstance(ended, Refusal)
+    for wrong in (*handles[:2], 0, 1, 2, 3):
+        with pytest.raises(LeaseStale, match=f"lease {wrong} "):
+            slots_of(ended.leases, [handles[2], wrong])
 
 
 def test_tables_of_the_smallest_and_largest_size() -> None:
@@ -165,6 +177,90 @@ def test_what_can_be_shared() -> None:
         else:
             with pytest.raises(LeaseError, match="slid out"):
                 share(leases, source, target, tokens)
+
+
+def test_pages_of_one_token_are_shared_from_the_first_on() -> None:
+    """In three bands of such pages, any length from 1 token to all of them."""
+    layout = Layout(tuple(BandSpec(name, 16) for name in "abc"), 1 << 14, 1 << 14)
+    _, leases, (source, target, _) = grown(layout, 3)
+    for tokens in (1, 2, 3):
+        heirs, _ = share(leases, source, target, tokens)
+        assert [pages.tolist() for pages in pages_of(heirs, target)] == [
+            pages[:tokens].tolist() for pages in pages_of(leases, source)
+        ]
+
+
+def test_no_lease_is_trimmed_into_what_another_holds() -> None:
+    """Not to an end inside a shared page, of either holder, nor a cut lease to before its cut; to page ends, and to nothing."""
+    state, leases, (source, target, _) = grown(FULL, 12)
+    heirs, _ = share(leases, source, target, 8)
+    for left in range(13):
+        if left % 4 == 0 or left > 8:
+            kept = pages_of(trim(state, heirs, [source], [left]).leases, source)
+            assert [len(pages) for pages in kept] == [-(-left // 2), -(-left // 4)]
+        else:
+            with pytest.raises(LeaseError, match="inside a page that another lease holds"):
+                trim(state, heirs, [source], [left])
+    parts, _ = split(leases, source, target, 8)
+    for left in range(1, 7):
+        with pytest.raises(LeaseError, match="belong to another lease"):
+            trim(state, parts, [target], [left])
+    with pytest.raises(LeaseError, match="belong to another lease"):
+        trim(state, parts, [source, target], [8, 2])
+    ended = trim(state, parts, [target], [0])
+    assert [len(pages) for pages in pages_of(ended.leases, target)] == [0, 0]
+
+
+def test_one_lease_whose_window_has_slid_is_enough_to_refuse_a_trim() -> None:
+    """Beside one that may be trimmed, and the other way round."""
+    state, leases, (slid, fresh, _) = grown(WINDOW, 16, by=1)
+    made = step(state, leases, [fresh], [16])
+    assert not isinstance(made, Refusal)
+    for handles in ([slid, fresh], [fresh, slid]):
+        with pytest.raises(LeaseError, match="slid out"):
+            trim(made.state, made.leases, handles, [3, 3])
+    assert len(trim(made.state, made.leases, [fresh], [3]).after) == 1
+
+
+def test_a_head_whose_window_has_slid_keeps_what_it_has() -> None:
+    """Cut before its first page held, it holds none of the window; a step without tokens for it takes and frees nothing."""
+    state, leases, (source, target, _) = grown(WINDOW, 16, by=1)
+    parts, _ = split(leases, source, target, 4)
+    before = [pages.tolist() for pages in pages_of(parts, source)]
+    assert before[0] == [] and len(before[1]) == 1
+    made = step(state, parts, [source], [0])
+    assert not isinstance(made, Refusal) and made.plan.is_empty
+    assert [pages.tolist() for pages in pages_of(made.leases, source)] == before
+    assert [pages.tolist() for pages in pages_of(made.leases, target)] == [pages.tolist() for pages in pages_of(parts, target)]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("tokens", [1, 4, 5])
+def test_a_fork_copies_its_states_and_its_partial_page(order: int, tokens: int) -> None:
+    """Wherever the states stand in the chain: as many as the lease holds, none of them shared; whole pages are."""
+    bands = (BandSpec("s", 64, retention="state", pages_fixed=2), BandSpec("a", 16, slots_per_page=4), BandSpec("b", 16))
+    state, leases, (parent, *_) = grown(Layout(bands[::order], 1 << 14, 1 << 14), tokens, leases=1)
+    forked = fork(state, leases, parent)
+    assert not isinstance(forked, Refusal)
+    mine, its = pages_of(forked[0].leases, parent), pages_of(forked[0].leases, forked[1])
+    shared = dict(
+        zip("sab"[::order], [sorted(set(a.tolist()) & set(b.tolist())) for a, b in zip(mine, its, strict=True)], strict=True)
+    )
+    assert [len(pages) for pages in mine] == [len(pages) for pages in its] == [2, -(-tokens // 4), tokens][::order]
+    assert (len(shared["s"]), len(shared["a"]), len(shared["b"])) == (0, tokens // 4, tokens)
+    assert len(forked[0].plan.copies) == 2 + (tokens % 4 > 0)
+
+
+def test_a_trim_names_the_cells_that_it_empties() -> None:
+    """One write per band: the positions from the last page kept on, all 0 now, in the rows too."""
+    state, leases, (source, other, _) = grown(FULL, 12)
+    outcome = trim(state, leases, [source, other], [5, 0])
+    assert len(outcome.writes) == 2
+    for write, rows, width, kept in zip(
+        outcome.writes, outcome.leases.rows, leases.widths, (range(3, 6), range(2, 3)), strict=True
+    ):
+        assert write.cells.tolist() == list(kept) and not write.pages.any()
+        assert not rows.copy()[kept.start : width].any()
 
 
 def test_where_a_lease_can_be_cut() -> None:

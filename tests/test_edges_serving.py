@@ -7,6 +7,7 @@ import pytest
 from attrs import evolve
 from numpy.typing import NDArray
 
+from core_pure.advance import allocate
 from core_pure.door import Door
 from core_pure.errors import CorruptState, LeaseError, LeaseStale
 from core_pure.fits import Refusal
@@ -14,7 +15,7 @@ from core_pure.layout import BandSpec, Layout, build_layout
 from core_pure.leases import FIRST_BAND, Leases, empty_leases, open_leases, pages_of, slots_of, split
 from core_pure.plan import Plan
 from core_pure.state import ArenaState, initial
-from core_pure.step import fork, step, trim
+from core_pure.step import band_frames, fork, step, trim
 from tests.test_door import Projecting
 
 
@@ -136,16 +137,63 @@ def one_lease(spec: BandSpec, tokens: int, step_tokens: int) -> tuple[ArenaState
     return state, leases, handles
 
 
+def test_one_lease_of_many_is_enough_to_refuse_a_trim() -> None:
+    """More tokens than it holds, or fewer than none: one such lease, and none is trimmed; named twice, neither."""
+    layout = Layout((BandSpec("a", 16, slots_per_page=2),), 1 << 14, 1 << 14)
+    state, (leases, handles) = initial(layout), open_leases(empty_leases(layout, sequences=3, context=9), 3)
+    made = step(state, leases, handles, [5, 6, 7])
+    assert not isinstance(made, Refusal)
+    for at in range(3):
+        for left in (5 + at + 1, -1):
+            tokens = [5, 5, 5]
+            tokens[at] = left
+            with pytest.raises(LeaseError, match="trim to"):
+                trim(made.state, made.leases, handles, tokens)
+    with pytest.raises(LeaseError, match="twice"):
+        trim(made.state, made.leases, [*handles[:1], *handles[:1]], [1, 1])
+    kept = trim(made.state, made.leases, handles, [0, 6, 3])
+    assert [len(pages_of(kept.leases, int(handle))[0]) for handle in handles] == [0, 3, 2]
+
+
+def test_page_0_is_in_the_sink_whoever_holds_the_last_page() -> None:
+    """Id 0, and an id of no page, have frame 0 in every band, its last page bound or not."""
+    layout = Layout((BandSpec("a", 16), BandSpec("b", 16)), 256, 256)
+    for band, most in enumerate(layout.frames_max):
+        got = allocate(initial(layout), tuple(most * (at == band) for at in range(2)))
+        assert not isinstance(got, Refusal)
+        last = int(got.pages[band].max())
+        assert last == layout.id_bases[band] + most
+        assert (band_frames(got.state, band, np.array([0, last])) > 0).tolist() == [False, True]
+
+
+def test_one_lease_of_many_is_enough_to_refuse_a_step() -> None:
+    """Past the context, fewer than no tokens, or slid further than it holds: wherever such a lease stands, no step is made."""
+    layout = Layout((BandSpec("w", 16, slots_per_page=2, retention="window", window=4),), 1 << 14, 1 << 14)
+    state, (leases, handles) = initial(layout), open_leases(empty_leases(layout, sequences=3, context=9), 3)
+    made = step(state, leases, handles, [5, 5, 5])
+    assert not isinstance(made, Refusal)
+    for at in range(3):
+        for new, slid, text in ((5, 5, "exceed the page table"), (-1, 5, "new tokens"), (4, 6, "slid"), (4, -1, "slid")):
+            tokens, final = [4, 4, 4], [5, 5, 5]
+            tokens[at], final[at] = new, slid
+            with pytest.raises(LeaseError, match=text):
+                step(made.state, made.leases, handles, tokens, slid=final)
+    for tokens, final in (([4, 4], None), ([4] * 4, None), ([4] * 3, [5] * 2), ([4] * 3, [5] * 4)):
+        with pytest.raises(LeaseError):
+            step(made.state, made.leases, handles, tokens, slid=final)
+    assert not isinstance(step(made.state, made.leases, handles, [4, 4, 4], slid=[5, 0, 5]), Refusal)
+
+
 @pytest.mark.parametrize("retention", ["window", "chunked"])
 @pytest.mark.parametrize("slots", [1, 2, 3])
 def test_a_trim_needs_what_the_next_token_would_see(retention: str, slots: int) -> None:
     """Tokens go back to any length whose visible tokens are all held still, or to none; to no other."""
-    for window, size in ((1, 1), (4, 1), (5, 2), (3, 6)):
+    for window, size, tokens in ((1, 1, 18), (4, 1, 18), (5, 2, 18), (3, 6, 18), (1, 1, 2), (1, 1, 3), (2, 1, 4)):
         spec = BandSpec("w", 16, slots_per_page=slots, retention=retention, window=window)
-        state, leases, handles = one_lease(spec, 18, size)
+        state, leases, handles = one_lease(spec, tokens, size)
         _, facts = slots_of(leases, handles)
         first = int(facts[0, FIRST_BAND]) * slots
-        for left in range(19):
+        for left in range(tokens + 1):
             seen = left // window * window if retention == "chunked" else max(0, left - window + 1)
             if left == 0 or seen >= first:
                 kept = trim(state, leases, handles, [left])
@@ -156,20 +204,20 @@ def test_a_trim_needs_what_the_next_token_would_see(retention: str, slots: int) 
                     trim(state, leases, handles, [left])
 
 
-def test_a_part_without_its_states_is_not_served() -> None:
-    """Cut at one token of two: the head, of one token, gets not one more, and no fork; the tail, with the states, does."""
-    layout = Layout((BandSpec("s", 64, retention="state"), BandSpec("a", 16)), 1 << 16, 1 << 16)
-    state, (leases, handles) = initial(layout), open_leases(empty_leases(layout, sequences=3, context=64), 2)
-    made = step(state, leases, handles[:1], [2])
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_part_without_its_states_is_not_served(order: int) -> None:
+    """Cut at one token of two: neither the head, without states, nor the tail, without the first token, gets one more."""
+    layout = Layout((BandSpec("s", 64, retention="state"), BandSpec("a", 16))[::order], 1 << 16, 1 << 16)
+    state, (leases, handles) = initial(layout), open_leases(empty_leases(layout, sequences=4, context=64), 2)
+    leases, whole = open_leases(leases, 1)
+    made = step(state, leases, [*handles[:1], *whole], [2, 3])
     assert not isinstance(made, Refusal)
     parts, _ = split(made.leases, int(handles[0]), int(handles[1]), 1)
     for wrong in (lambda: step(made.state, parts, handles[:1], [1]), lambda: fork(made.state, parts, int(handles[0]))):
         with pytest.raises(LeaseError, match="lacks what token 1 would see"):
             wrong()
-    for part in (handles[:1], handles[1:]):  # no tokens: nothing is taken, so that blank states never look like its own
-        waited = step(made.state, parts, part, [0])
-        assert not isinstance(waited, Refusal) and not any(len(pages) for pages in waited.pages)
-        with pytest.raises(LeaseError, match="lacks what token"):
-            step(waited.state, waited.leases, part, [1])
+    for handle, tokens in ((0, 0), (1, 0)):
+        assert not isinstance(step(made.state, parts, handles[handle : handle + 1], [tokens]), Refusal)
     with pytest.raises(LeaseError, match="lacks what token 2 would see"):
         step(made.state, parts, handles[1:], [1])
+    assert not isinstance(step(made.state, parts, whole, [1]), Refusal), "a whole lease beside them is served"

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import random
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from attrs import evolve
 
 from core_pure.advance import NOBODY, advance, allocate, check_reader, clear, release, resize
-from core_pure.band import Batch
-from core_pure.errors import DemandError, DuplicatePage, FenceError, ForeignPage, LayoutError, RecordingError, SinkPage
-from core_pure.event import KINDS, Event, apply, decode_event, encode_event, multilinear64
+from core_pure.band import Band, Batch
+from core_pure.errors import DemandError, DuplicatePage, FenceError, ForeignPage, LayoutError, RecordingError, SinkPage, WrongThread
+from core_pure.event import KINDS, Event, _keys, apply, content_digest, decode_event, encode_event, multilinear64
 from core_pure.fences import launch, retire
-from core_pure.fits import Refusal
+from core_pure.fits import NOW, Refusal
 from core_pure.layout import BandSpec, Layout
 from core_pure.leases import empty_leases
 from core_pure.plan import NOTHING
 from core_pure.recording import header, read
 from core_pure.state import Outcome, as_ids, by_band, demand_of, initial, room_beside
+from core_pure.table import Table
 from core_pure.verify import verify
+from tests.core_states import bound_pages, histories
 
 LAYOUT = Layout((BandSpec("a", 64), BandSpec("b", 16), BandSpec("c", 32)), 1024, 1024)
 
@@ -130,6 +135,140 @@ def test_a_reader_is_a_step_between_retired_and_launched() -> None:
     for wrong in (-1, 5, 3.0, True):
         with pytest.raises(FenceError):
             retire(state, wrong)  # type: ignore[arg-type]
+
+
+def handed_out(band: Band, released: list[int], wanted: int) -> list[int]:
+    """The page indices that a step takes: what it hands on lies on top of the stack of free ids, fresh ones come last."""
+    stack, handed = band.ids.read(slice(0, band.spare)).tolist(), released[:wanted]
+    if not handed:
+        stack = stack + released if len(released) < band.live else []
+    else:
+        stack = stack + released[wanted:] + handed
+    first = band.fresh if stack or len(released) < band.live else 1
+    taken = stack[max(0, len(stack) - wanted) :]
+    return taken + list(range(first, first + wanted - len(taken)))
+
+
+def test_ids_follow_from_ids_alone() -> None:
+    """Whether frames are handed straight on, bound as they stand or moved out of the way: the same pages in the same order."""
+    rng, seen = random.Random(3), {"moved": 0, "more": 0, "fewer": 0}
+    for state, _ in zip(histories(4, bands=(1, 2, 3), frames=5, steps=40), range(1500), strict=False):
+        released = rng.sample(loose := bound_pages(state, pinned=False).tolist(), rng.randint(0, min(4, len(loose))))
+        wanted = tuple(rng.choice((0, 1, 2, 4)) for _ in state.bands)
+        before = content_digest(state)
+        answer = advance(state, release=released, demand=wanted)
+        assert content_digest(state) == before, "the value before stays as it is"
+        if isinstance(answer, Refusal):
+            continue
+        assert verify(answer.state) == []
+        for band, asked, pages in zip(state.bands, wanted, answer.pages, strict=True):
+            base = band.home.id_base
+            mine = [page - base for page in released if base < page <= base + band.home.ids_max]
+            if asked:
+                assert (pages - base).tolist() == handed_out(band, mine, asked)
+                seen["moved"] += bool(answer.plan.waves and mine)
+                seen["more" if asked > len(mine) > 0 else "fewer"] += 1
+    assert min(seen.values()) > 20, seen
+
+
+def test_the_keys_of_the_hash_are_odd_and_as_many_as_asked_for() -> None:
+    """So that every bit of every word counts, and the first keys do not depend on how many are made."""
+    for count in (1, 2, 5, 64):
+        keys = _keys(count)
+        assert len(set(keys.tolist())) == len(keys) == count and (keys & 1).all() and keys.tolist() == _keys(64)[:count].tolist()
+
+
+def test_beside_a_reader_only_what_fits_now_is_asked_for() -> None:
+    """Where not even waiting for the reader helps, the refusal is about the mode that moves nothing."""
+    held = full_of(1, 50)
+    state = launch(held.state).state
+    for wanted in ((0, 20, 0), (9, 0, 9)):
+        said = advance(state, release=held.pages[1][:3], demand=wanted, reader=1)
+        assert isinstance(said, Refusal) and said.mode == NOW and said.fence is None
+
+
+def test_values_of_other_types_are_unequal() -> None:
+    """A band, a table, a plan: compared with anything else, they are unequal, and nothing is raised."""
+    band = initial(LAYOUT).bands[0]
+    for value in (band, band.page_of, NOTHING):
+        assert value != 5 and value == value and hash(value) == hash(value)
+
+
+def test_positions_are_found_wherever_blocks_lie() -> None:
+    """In blocks of 8 cells, one, some beside each other or far apart: exactly the positions that hold the value, ascending."""
+    rng = np.random.default_rng(2)
+    cells = rng.integers(-2, 2, 8 * 12)
+    table = Table.of(cells)
+    for _ in range(200):
+        blocks = np.sort(rng.choice(12, rng.integers(1, 5), replace=False))
+        found = table.find_in_blocks(-1, blocks, 3).tolist()
+        inside = [at for at in range(len(cells)) if cells[at] == -1 and at >> 3 in blocks]
+        beside = [at for at in range(blocks[0] << 3, (blocks[-1] + 1) << 3) if cells[at] == -1]
+        assert found in (inside, beside) and (found == inside or blocks[-1] - blocks[0] < 2 * len(blocks))
+        start, stop = sorted(rng.integers(0, len(cells) + 1, 2).tolist())
+        held = [at for at in range(start, stop) if cells[at] == -1]
+        assert table.find(-1, start, stop).tolist() == held == table.find(-1, start, stop, from_top=True).tolist()[::-1]
+        other = [at for at in range(start, stop) if cells[at] != -1]
+        assert (table.first_other(-1, start, stop), table.last_other(-1, start, stop)) == (
+            other[0] if other else stop, other[-1] if other else start - 1,
+        )  # fmt: skip
+        assert table.find_above(-1, start, stop).tolist() == [at for at in range(start, stop) if cells[at] > -1]
+
+
+def test_a_table_is_written_by_its_thread_alone() -> None:
+    """Its newest version and an older one, in another thread: WrongThread, nothing written; handed over, it is that thread's."""
+    older = Table.full(4, 0)
+    newest = older.write(np.array([1]), np.array([7]))
+
+    def tried(table: Table) -> str:
+        try:
+            table.write(np.array([1]), np.array([9]))
+        except WrongThread:
+            return "refused"
+        return "written"
+
+    with ThreadPoolExecutor(1) as pool:
+        assert [pool.submit(tried, table).result() for table in (newest, older)] == ["refused", "refused"]
+        assert newest.copy().tolist() == [0, 7, 0, 0]
+        pool.submit(newest.hand_over).result()
+        assert pool.submit(tried, newest).result() == "written"
+    with pytest.raises(WrongThread):
+        newest.copy()
+
+
+def test_rows_of_another_width_are_not_written() -> None:
+    """A table of rows takes whole rows, one each or one for all; others are a ValueError, and the table stays as it is."""
+    table = Table.full((5, 4), 0, np.int64)
+    two = table.write(np.array([1, 3]), np.arange(8).reshape(2, 4))
+    assert two.read(np.array([3, 1])).tolist() == [[4, 5, 6, 7], [0, 1, 2, 3]]
+    for wrong in (
+        np.arange(8).reshape(1, 8),
+        np.arange(8),
+        np.arange(6).reshape(2, 3),
+        np.arange(12).reshape(3, 4),
+        np.arange(10).reshape(2, 5),
+        np.arange(8).reshape(4, 2),
+    ):
+        with pytest.raises(ValueError):
+            two.write(np.array([1, 3]), wrong)
+        assert two.copy().tolist() == [[0] * 4, [0, 1, 2, 3], [0] * 4, [4, 5, 6, 7], [0] * 4]
+
+
+def test_a_version_that_is_spelled_holds_no_other() -> None:
+    """Read again, an older version of a table is the one that the array spells; the newer one is kept only by who holds it."""
+    older = Table.full(4, 0)
+    newer = older.write(np.array([1]), np.array([7]))
+    assert (older.item(1), newer.item(1), older.item(1)) == (0, 7, 0)
+    assert older._link is None and newer._link is not None and older._store.pending is None
+
+
+def test_a_write_that_an_interrupt_left_is_finished_by_the_next() -> None:
+    """Cells written, the version not yet: a write to the older version leaves both as they are and gives a third."""
+    older = Table.full(4, 0)
+    newer = older.write(np.array([1]), np.array([7]))
+    older._store.root, older._store.pending = older, (newer, np.array([1]), np.array([7]))
+    third = older.write(np.array([2]), np.array([5]))
+    assert [table.copy().tolist() for table in (third, older, newer)] == [[0, 0, 5, 0], [0] * 4, [0, 7, 0, 0]]
 
 
 def test_clear_unbinds_every_page_and_nothing_else() -> None:
