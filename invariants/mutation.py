@@ -241,26 +241,27 @@ class Bench:
         return {"failed": watch.failed, "tests": watch.tests}
 
     def order(self, module: str, place: str, files_max: int) -> list[Test]:
-        """The tests that an edit of this place has to survive: the module's own file first, then the fast before the slow."""
+        """The tests that an edit of this place has to survive: the module's own file first, then the fast before the slow.
+
+        Last come those that were written for survivors, so that what falls to them has survived the others.
+        """
         own = {f"tests/test_{name}.py" for name in (module, f"{module}s", f"{module}_pins")}
-        owned = {t.file for t in self.tests if t.file in own or t.file.startswith(FITTED)}
         reaching = [t for t in self.tests if f"{module}:{place}" in t.reaches]
         if not reaching:  # a constant, a class body, a closure's name: whatever calls anything of the module
             touching = (any(name.startswith(f"{module}:") for name in t.reaches) for t in self.tests)
             pairs = zip(self.tests, touching, strict=True)
             reaching = [t for t, touches in pairs if touches or t.file.startswith(FITTED)]
         chosen: list[Test] = []
-        total, files = 0.0, {file for file in owned if file.startswith(FITTED)}
-        files_max += max(0, len(files) - 1)
-        for test in sorted(reaching, key=lambda t: (t.file not in owned or t.seconds > 1, t.seconds)):
-            if len(files | {test.file}) > files_max:
+        total, files = 0.0, set[str]()
+        for test in sorted(reaching, key=lambda t: (t.file not in own or t.seconds > 1, t.seconds)):
+            if test.file.startswith(FITTED) or len(files | {test.file}) > files_max:
                 continue
             files.add(test.file)
             total += test.seconds
             if total > self.tests_s and chosen:
                 break
             chosen.append(test)
-        return chosen
+        return chosen + [t for t in reaching if t.file.startswith(FITTED)]
 
     def judge(self, edit: Edit, source: bytes) -> Verdict:
         """Make the edit in the copy, run its tests, take it back."""

@@ -30,9 +30,10 @@ annotations, docstrings, what stands inside `raise` and `assert`. Strings and ke
 
 Each edit faces twenty short random walks and ten serving walks with every claim checked, then the tests that call the edited
 function: the module's own fast tests first, then all from the fastest on, up to 3 seconds of them at first (what survives and is
-not explained: 24 seconds, with `--again`); five tests of more than five seconds each are left out. An edit is *killed* when a walk
-breaks a claim or a test fails, or when they use three times their processor time and 12 seconds more (`timeout`). A test that reads
-the core's source as text is not among them. Walks and property tests draw the same examples in every run.
+not explained: 24 seconds, with `--again`), then those that were written for survivors. Five tests of more than five seconds each
+are left out. An edit is *killed* when a walk breaks a claim or a test fails, or when they use three times their processor time and
+12 seconds more (`timeout`). A test that reads the core's source as text is not among them. Walks and property tests draw the same
+examples in every run.
 
 *Score* = killed of those judged that are not equivalent. Only edits for which the table below gives an argument count as
 equivalent.
@@ -131,9 +132,9 @@ def _caution(results: Mapping[str, Result], edits: Sequence[Edit], explained: Ma
     yield ALL if total.judged == total.total else SAMPLE
     if total.killed:
         share = 100 * (total.killed - fitted) / (total.killed + total.survived)
-        yield f"{fitted} of those killed fell to `{FITTED}*.py`, written for what survived all other tests. They run first, so"
-        yield f"others would have killed some of the {fitted} too; without any the score would be {share:.1f} %. So the core is"
-        yield "now held to what these edits break; that does not say how many other mistakes would be found."
+        yield f"{fitted} of those killed had survived the other tests and fell to `{FITTED}*.py`, which were written for such"
+        yield f"survivors and run last; without these the score is {share:.1f} %. So the core is now held to what these edits break; that"
+        yield "does not say how many other mistakes would be found."
 
 
 def write_report(results: Mapping[str, Result], edits: Sequence[Edit], path: Path) -> None:

@@ -11,14 +11,13 @@ from attrs import evolve
 
 from core_pure.advance import NOBODY, advance, allocate, check_reader, clear, release, resize
 from core_pure.band import Band, Batch
-from core_pure.errors import DemandError, DuplicatePage, FenceError, ForeignPage, LayoutError, RecordingError, SinkPage, WrongThread
-from core_pure.event import KINDS, Event, _keys, apply, content_digest, decode_event, encode_event, multilinear64
+from core_pure.errors import DemandError, DuplicatePage, FenceError, ForeignPage, LayoutError, SinkPage, WrongThread
+from core_pure.event import Event, apply, content_digest
 from core_pure.fences import launch, retire
 from core_pure.fits import NOW, Refusal
 from core_pure.layout import BandSpec, Layout
 from core_pure.leases import empty_leases
 from core_pure.plan import NOTHING
-from core_pure.recording import header, read
 from core_pure.state import Outcome, as_ids, by_band, demand_of, initial, room_beside
 from core_pure.table import Table
 from core_pure.verify import verify
@@ -171,13 +170,6 @@ def test_ids_follow_from_ids_alone() -> None:
     assert min(seen.values()) > 20, seen
 
 
-def test_the_keys_of_the_hash_are_odd_and_as_many_as_asked_for() -> None:
-    """So that every bit of every word counts, and the first keys do not depend on how many are made."""
-    for count in (1, 2, 5, 64):
-        keys = _keys(count)
-        assert len(set(keys.tolist())) == len(keys) == count and (keys & 1).all() and keys.tolist() == _keys(64)[:count].tolist()
-
-
 def test_beside_a_reader_only_what_fits_now_is_asked_for() -> None:
     """Where not even waiting for the reader helps, the refusal is about the mode that moves nothing."""
     held = full_of(1, 50)
@@ -309,54 +301,3 @@ def test_a_page_named_twice_is_refused_in_every_kind_of_release(count: int) -> N
         answer = advance(state, release=ids, demand=demand, reader=reader, withhold=withhold)
         assert isinstance(answer, Outcome) and verify(answer.state) == []
     assert release(state, NOBODY).state == state
-
-
-def test_events_are_words_and_back() -> None:
-    """Every kind, with figures of 0 and None, large ones, a flag, a demand and pages; words behind an event are left alone."""
-    rest = np.array([7, 7], np.int64)
-    for kind in KINDS:
-        for number, reader, demand, pages, flag in (
-            (None, None, (), [], False), (0, 0, (0,), [0], True), (2**62, 2**40, (1, 2, 2**31 - 1), [5, 2**31 - 1], False),
-        ):  # fmt: skip
-            event = Event(kind, number, reader, demand, np.array(pages, np.int64), flag)
-            words = encode_event(event)
-            assert len(words) == 3 + len(demand) + len(pages)
-            for tail in (rest[:0], rest):
-                assert decode_event(np.concatenate((words, tail))) == (event, len(words))
-            for wrong in range(len(words)):
-                with pytest.raises(RecordingError):
-                    decode_event(words[:wrong])
-
-
-def test_a_recording_without_the_end_of_its_header_is_refused_at_once() -> None:
-    """No line end behind the layout, whatever stands there instead and however long it is."""
-    whole = header(LAYOUT)
-    layout, events = read(whole)
-    assert layout == LAYOUT and list(events) == []
-    for pad in range(10):
-        with pytest.raises(RecordingError):
-            read(whole[:-1] + b" " * pad)
-
-
-@pytest.mark.parametrize(("word", "value"), [(0, len(KINDS)), (0, 2 << 8), (0, -1), (0, 1 << 32), (0, 1 << 16), (1, -2), (2, -2)])
-def test_words_that_no_event_gives_are_refused(word: int, value: int) -> None:
-    """A kind, a flag or a length too large, and figures below -1."""
-    words = encode_event(Event("launch"))
-    words[word] = value
-    with pytest.raises(RecordingError, match="damaged"):
-        decode_event(words)
-
-
-def test_the_hash_is_the_sum_of_words_times_keys() -> None:
-    """Of int32 pairs like of the int64 they spell, an odd one alone; every word counts, at every length around a power of two."""
-    rng = np.random.default_rng(1)
-    for length in (0, 1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 130):
-        words = rng.integers(-(2**31), 2**31, 2 * length).astype(np.int32)
-        assert multilinear64(words) == multilinear64(words.view(np.int64))
-        assert -(2**63) <= multilinear64(words[:-1]) < 2**63
-        seen = {multilinear64(words)} | {multilinear64(words[:-1])} if length else {0}
-        for at in range(2 * length):
-            other = words.copy()
-            other[at] += 1 if other[at] < 2**31 - 1 else -1
-            seen.add(multilinear64(other))
-        assert len(seen) == (2 * length + 2 if length else 1)
