@@ -133,8 +133,8 @@ def _caution(results: Mapping[str, Result], edits: Sequence[Edit], explained: Ma
     if total.killed:
         share = 100 * (total.killed - fitted) / (total.killed + total.survived)
         yield f"{fitted} of those killed had survived the other tests and fell to `{FITTED}*.py`, which were written for such"
-        yield f"survivors and run last; without these the score is {share:.1f} %. So the core is now held to what these edits break; that"
-        yield "does not say how many other mistakes would be found."
+        yield f"survivors and run last; without these the score is {share:.1f} %. So the core is now held to what these edits"
+        yield "break; that does not say how many other mistakes would be found."
 
 
 def write_report(results: Mapping[str, Result], edits: Sequence[Edit], path: Path) -> None:
