@@ -52,8 +52,11 @@ PUBLIC = {
     "LoopOptions": "models.loop",
     "load_trace": "models.traces",
     "Arena": "shell_gpu.arena",
+    "BuildOptions": "shell_gpu.arena",
+    "Requirements": "shell_gpu.requirements",
     "ArenaCache": "shell_gpu.arena_cache",
     "ArenaCollector": "shell_gpu.metrics",
+    "SglangAllocator": "shell_gpu.adapters",
 }
 __all__ = [*PUBLIC, "main"]  # noqa: PLE0604 - the names are strings of a mapping
 
@@ -74,7 +77,14 @@ app.command()(waste)
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported when first asked for."""
+    """A public name, imported when first asked for; ``__version__`` is that of the installed package."""
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("kvarena")
+        except PackageNotFoundError:
+            raise AttributeError("kvarena runs from its source tree: no version is installed") from None
     if name not in PUBLIC:
         raise AttributeError(f"module 'kvarena' has no attribute {name!r}")
     return getattr(import_module(PUBLIC[name]), name)

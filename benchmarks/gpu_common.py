@@ -80,19 +80,6 @@ def graph_us(work: Callable[[], object], launches: int = 100, repeat: int = 20) 
     return device_us(graph.replay, repeat) / launches
 
 
-def host_us(work: Callable[[], object], repeat: int = 200, warm: int = 20) -> float:
-    """Median host time of one call, in microseconds; the device is idle before each."""
-    times = []
-    for number in range(repeat + warm):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        work()
-        if number >= warm:
-            times.append(time.perf_counter() - start)
-    torch.cuda.synchronize()
-    return statistics.median(times) * 1e6
-
-
 @cache
 def copy_rate() -> float:
     """Bytes read and written per second by a plain device copy, in this run."""
