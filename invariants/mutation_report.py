@@ -115,7 +115,8 @@ def report(results: Mapping[str, Result], edits: Sequence[Edit], explained: Mapp
     for score in scores(results, edits, explained):
         yield score.row()
     yield from ("", *_caution(results, edits, explained), "", "## Survivors", "")
-    yield "*equivalent*: no input tells the edit from the original. *unobserved*: it changes no claim (speed, a message, a tie)."
+    yield "*equivalent*: no value that the core reaches, and no argument that types and checks let through, tells the edit from the"
+    yield "original. *unobserved*: it changes what no claim speaks of (speed, a message, a tie, what repr shows)."
     yield "*open*: a test that would notice is missing, or nobody has looked yet."
     yield from ("", "| where | edit | verdict | why |", "|---|---|---|---|")
     alive = [edit for edit in edits if edit.key in results and results[edit.key].status == "survived"]
