@@ -193,7 +193,7 @@ class Bench:
         if not origin.startswith(str(self.core)):
             os._exit(FOREIGN)  # a verdict would be about another core
 
-    def warm_up(self, tests: Sequence[str]) -> None:
+    def warm_up(self, tests: Sequence[str]) -> Warm:
         """Have a process that has collected the tests. Later edits are judged by its children, where these can."""
 
         def start() -> None:
@@ -202,6 +202,7 @@ class Bench:
                 importlib.import_module(f"invariants.{name}")
 
         self.warm = Warm(self.core, self.folder, tests, start, self._broken, Watch(None, None))
+        return self.warm
 
     def _walk(self) -> dict[str, Any]:
         """In the child: the first claim broken by a walk."""
@@ -354,6 +355,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     mine = everything[int(shard) - 1 :: int(shards)]
     settled = {key for key, (verdict, _) in read_explanations().items() if verdict != "open"}
     todo = [edit for edit in mine if status.get(edit.key) == wanted and edit.key not in settled][: options.limit]
+    if not todo:
+        print("nothing is left to judge")
+        return 0
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", TRITON_INTERPRET="1")
     for name in WARM:
         importlib.import_module(name)
@@ -363,8 +367,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{len(bench.tests)} tests, {sum(t.seconds for t in bench.tests):.0f} s; {len(todo)} edits to judge", flush=True)
         if bench.red:
             print(f"the unchanged core fails {bench.red}: left out", flush=True)
-        bench.warm_up(tests)
+        warm = bench.warm_up(tests)
         judged = results_of(bench, iter(todo), sources, options.results, until)
+        warm.close()
     print(f"{judged} judged, {len(todo) - judged} left", flush=True)
     return 1 if bench.red else 0
 
