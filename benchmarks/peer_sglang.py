@@ -67,10 +67,11 @@ class Peer:
 
 def load(page: int, device: str = "cuda", total: int = ARENA_BYTES) -> Peer | None:
     """The peer, or None where it cannot be imported."""
-    for name in ("IPython", "IPython.display", "sgl_kernel"):
-        if name not in sys.modules and importlib.util.find_spec(name.split(".")[0]) is None:
-            sys.modules[name] = types.ModuleType(name)
-            sys.modules[name].__dict__.update(display=None, HTML=None, Image=None)
+    for package, names in (("IPython", ("IPython", "IPython.display")), ("sgl_kernel", ("sgl_kernel",))):
+        if package not in sys.modules and importlib.util.find_spec(package) is None:
+            for name in names:
+                sys.modules[name] = types.ModuleType(name)
+                sys.modules[name].__dict__.update(display=None, HTML=None, Image=None)
     try:
         return Peer(page, device, total)
     except ImportError as error:

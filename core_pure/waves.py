@@ -63,10 +63,3 @@ def schedule(moves: Sequence[Moves]) -> tuple[Rows, ...]:
             waves[wave].append(triples(each.band.home.index, each.sources[chosen], each.targets[chosen]))
     stacked = (stack(blocks, NO_MOVES) for blocks in waves)
     return tuple(rows for rows in stacked if len(rows))
-
-
-def bytes_moved(moves: Sequence[Moves]) -> int:
-    """Bytes that the moves copy (read once, written once; counted once)."""
-    return sum(len(each.sources) * each.band.spec.frame_bytes for each in moves)
-
-
