@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Final
 
-VERSION: Final = 1
+VERSION: Final = 2
 HEADER_WORDS: Final = 32
 
 AT_VERSION: Final = 0
