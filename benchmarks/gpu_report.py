@@ -46,7 +46,7 @@ BUDGETS = {
     "flush, host": Budget(
         "ratio_move_for_move", 0.1, note=" at 4,096 moves of the peer", asked=lambda row: (row["peer_moves"] or 0) >= 4096
     ),
-    "scattered moves": Budget("plan_of_copy", 0.9, least=True),
+    "scattered moves": Budget("kernel_of_copy", 0.9, least=True, note="; plan: packing and uploads included"),
     "shift of 10 GiB": Budget("plan_of_copy", 0.9, least=True),
     "translate 8192 ids": Budget("ratio", 1.2, note=" of an empty kernel"),
 }
