@@ -14,7 +14,7 @@ import numpy as np
 from attrs import evolve, field, frozen
 from numpy.typing import NDArray
 
-from .advance import advance_split
+from .advance import NOBODY, advance_split
 from .errors import LeaseError, PinError
 from .event import NO_PAGES, Event, apply, passed
 from .fits import Refusal
@@ -34,6 +34,7 @@ from .leases import (
     joined,
     least,
     let_go,
+    most,
     open_leases,
     pages_held,
     rows_after,
@@ -119,9 +120,9 @@ def _asked(leases: Leases, facts: Counts, new_tokens: object, slid: object | Non
     if leases.has_parts:
         _check_whole(leases, facts, new)
     after = before + new
-    most = max(int(after[after.argmax()]), int(new[new.argmax()])) if len(after) else 0  # both: a sum may have wrapped
-    if most > leases.context:
-        raise LeaseError(f"{most} tokens exceed the page table's {leases.context}; trim, or build with more context")
+    longest = max(most(after), most(new))  # of both, because a sum may have wrapped
+    if longest > leases.context:
+        raise LeaseError(f"{longest} tokens exceed the page table's {leases.context}; trim, or build with more context")
     committed = before
     if slid is not None:
         committed = whole_numbers(slid, "slid")
@@ -140,7 +141,7 @@ def pages_wanted(leases: Leases, handles: object, new_tokens: object, slid: obje
     _, asked = _asked(leases, facts, new_tokens, slid)
     wanted = []
     for band, p in enumerate(asked):
-        freed = np.empty(0, np.int32)
+        freed = NOBODY
         if p.cut is not p.begin:  # a page with another holder is not freed when it slides out of one window
             _, freed = let_go(leases, pages_held(leases, band, slots, p.begin, p.cut))
         wanted.append(max(0, int(np.add.reduce(p.more)) - len(freed)))

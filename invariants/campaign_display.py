@@ -21,12 +21,17 @@ def share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "none"
 
 
+def _console(*, stderr: bool) -> Console:
+    """As wide as the terminal, and wide enough for a line of progress where there is none."""
+    shown = Console(stderr=stderr)
+    return shown if shown.is_terminal else Console(stderr=stderr, width=WIDTH)
+
+
 class Display:
     """Shows progress on stderr, and what is found on stdout."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True) if Console(stderr=True).is_terminal else Console(stderr=True, width=WIDTH)
-        self.out = Console() if Console().is_terminal else Console(width=WIDTH)
+        self.console, self.out = _console(stderr=True), _console(stderr=False)
         self.live: Live | None = None
         self.told = time.monotonic()
         self.began = (time.monotonic(), 0)

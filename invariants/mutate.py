@@ -31,8 +31,8 @@ QUIET = (ast.JoinedStr, ast.Raise, ast.Assert, ast.Import, ast.ImportFrom)
 
 
 @frozen
-class Edit:
-    """One wrong edit. Offsets in bytes of the source; ``key`` outlives edits elsewhere in the file.
+class Named:
+    """What names an edit. key outlives edits elsewhere in the file; line is that of the time when it was made.
 
     place: "function" or "Class.method", "" at module level. operator: what kind of edit. shown: "old -> new".
     """
@@ -43,6 +43,12 @@ class Edit:
     line: int
     operator: str
     shown: str
+
+
+@frozen
+class Edit(Named):
+    """One wrong edit. Offsets in bytes of the source."""
+
     start: int
     end: int
     new: str

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from .mutate import Edit
+from .mutate import Edit, Named
 
 RESULTS = Path(__file__).with_name("mutation_results.jsonl")
 SURVIVORS = Path(__file__).with_name("mutation_survivors.json")
@@ -43,15 +43,9 @@ SAMPLE = "The edits judged are a **sample**: the first n of all N of a module in
 
 
 @frozen
-class Result:
-    """One line of the results. status: killed, timeout or survived. line: at the time it was judged."""
+class Result(Named):
+    """One line of the results. status: killed, timeout or survived. by: the test that failed, or the claim a walk broke."""
 
-    key: str
-    module: str
-    place: str
-    line: int
-    operator: str
-    shown: str
     status: str
     by: str
 

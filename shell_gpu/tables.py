@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from core_pure.errors import LeaseError
 from core_pure.geometry import table_pages
 from core_pure.layout import BandSpec, Layout
+from core_pure.leases import most
 from core_pure.plan import Rows
 
 from . import chunk
@@ -119,7 +120,7 @@ class DeviceTables:
         tokens = int(ends[-1]) if count else 0
         if tokens > self.sizes.tokens:
             raise StepTooLarge(f"a step of {tokens} new tokens; the arena was built for {self.sizes.tokens}")
-        if count and (longest := int(after[after.argmax()])) > self.sizes.length_limit:
+        if (longest := most(after)) > self.sizes.length_limit:
             raise LeaseError(f"a sequence of {longest} tokens; page tables hold {self.sizes.length_limit}")
         rows = self._batch[: max(count, self._rows)]
         rows[:count, 0] = lease_rows

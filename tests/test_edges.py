@@ -15,7 +15,6 @@ from core_pure.event import NO_PAGES, Event, _keys, apply
 from core_pure.fits import Fit, Refusal, fits, joint_maximum
 from core_pure.geometry import ITEMSIZE, BandGeometry, FullAttention, Layer, check_tile, window_pages_max
 from core_pure.layout import BandSpec, build_layout
-from core_pure.leases import NO_PAGES as NO_PAGES_HELD
 from core_pure.leases import NONE, SLOT_MASK, _counting, empty_leases, open_leases
 from core_pure.plan import NO_MOVES, NO_ROWS
 from core_pure.state import initial
@@ -123,7 +122,7 @@ def test_an_index_never_handed_out_does_not_stand_in_the_stack() -> None:
 
 def test_shared_arrays_cannot_be_written() -> None:
     """What all values share – no rows, no frames, the keys of the digest – is read-only."""
-    for shared in (NO_MOVES, NO_ROWS, NO_FRAMES, NOBODY, NONE, NO_PAGES, NO_PAGES_HELD, _keys(4), _counting(4)):
+    for shared in (NO_MOVES, NO_ROWS, NO_FRAMES, NOBODY, NONE, NO_PAGES, _keys(4), _counting(4)):
         assert not shared.flags.writeable
 
 
