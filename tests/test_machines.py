@@ -111,8 +111,11 @@ def test_twins_carry_out_the_same_plans() -> None:
 
 def test_kernels_carry_out_the_same_plans() -> None:
     """Triton kernels do, too."""
-    DeviceMachine.plans = 0
-    run_state_machine_as_test(KernelMachine, settings=machine_settings(KERNEL_EXAMPLES, 15))
+    for _ in range(10):  # some draws give few plans
+        DeviceMachine.plans = 0
+        run_state_machine_as_test(KernelMachine, settings=machine_settings(KERNEL_EXAMPLES, 15))
+        if DeviceMachine.plans > 20:
+            break
     assert DeviceMachine.plans > 20
 
 
